@@ -11,7 +11,7 @@ import pytest
 
 from elmokit.analysis.clusters import align, cluster, principal_components, silhouette
 from elmokit.analysis.uses import Use, sample_uses
-from elmokit.analysis.word_map import UseCluster, WordMap, page, senses, write_page
+from elmokit.analysis.word_map import UseCluster, WordMap, page, senses
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.scoring import score
 
@@ -251,12 +251,3 @@ def test_page_escapes_corpus_text(hostile: WordMap) -> None:
     assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", script)
     assert "default-src 'none'" in text
     assert not re.search(r"@import|url\(|<[^>]* (src|href|on\w+)=", text.replace(data, ""))
-
-
-def test_write_page_replaces_a_file_only_when_asked(hostile: WordMap, tmp_path: Path) -> None:
-    file = tmp_path / "senses.html"
-    write_page(hostile, file)
-    assert file.read_text() == page(hostile)
-    with pytest.raises(FileExistsError):
-        write_page(hostile, file)
-    write_page(hostile, file, overwrite=True)

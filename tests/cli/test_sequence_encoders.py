@@ -43,7 +43,7 @@ ANALYSES = [
 LANGUAGE_MODEL_COMMANDS = [
     f"evaluate {DATA}/heldout.txt --model {MODEL}",
     f"score {DATA}/sentences.txt --output {OUT}/scores.jsonl --model {MODEL}",
-    f"score {DATA}/sentences.txt --output {OUT}/surprisal.tsv --tsv --bits --model {MODEL}",
+    f"score {DATA}/sentences.txt --output {OUT}/surprisal.csv --bits --model {MODEL}",
     f"substitutes children.play --model {MODEL}",
     f"finetune --corpus {DATA}/heldout.txt --max-words 300 --batch-size 4 --unroll-steps 5 "
     f"--output {OUT}/tuned --no-tokenize --model {MODEL}",

@@ -61,18 +61,19 @@ def test_embed_reads_standard_input_as_it_reads_a_file(
         np.testing.assert_array_equal(vectors, expected)
 
 
-@pytest.mark.parametrize("options", ["", " --tsv"])
+@pytest.mark.parametrize(("options", "suffix"), [("", ".jsonl"), (" --per word", ".tsv")])
 def test_score_writes_to_standard_output_what_it_writes_to_a_file(
     options: str,
+    suffix: str,
     model: Path,
     run: Callable[[str, bytes], int],
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    assert run(f"score - --output scores --model model{options}", TEXT.encode()) == 0
+    assert run(f"score - --output scores{suffix} --model model{options}", TEXT.encode()) == 0
     assert b"perplexity" in capsysbinary.readouterr().out
     assert run(f"score - --output - --model model{options}", TEXT.encode()) == 0
     captured = capsysbinary.readouterr()
-    assert captured.out == Path("scores").read_bytes()
+    assert captured.out == Path(f"scores{suffix}").read_bytes()
     assert b"perplexity" in captured.err
 
 

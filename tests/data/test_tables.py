@@ -102,4 +102,4 @@ def test_rows_of_fasta_are_headers_and_residues(name: str, tmp_path: Path) -> No
         ("tr|A0A000", list("MSKEWTPQL*")),
         ("sp|Q00000", []),
     ]
-    assert [line for line, _ in read_column(tmp_path / name, "text")] == [1, 5, 7]
+    assert [line for line, _, _ in read_column(tmp_path / name, "text")] == [1, 5, 7]

@@ -148,7 +148,7 @@ def test_evaluate_and_score_name_their_measure(encoder: str, tmp_path: Path) -> 
     first = json.loads((tmp_path / "scores.jsonl").read_text().splitlines()[0])
     assert ("pseudo_perplexity" in first) == ("masked" in first) == is_merged
     assert ("perplexity" in first) == ("forward" in first) != is_merged
-    score_file(text, tmp_path / "scores.tsv", model, tokenize=False, tsv=True, bits=True)
+    score_file(text, tmp_path / "scores.tsv", model, tokenize=False, bits=True)
     header = (tmp_path / "scores.tsv").read_text().splitlines()[0].split("\t")
     contexts = ["masked_bits"] if is_merged else ["forward_bits", "backward_bits"]
     assert header[6:] == [*contexts, "unknown"]

@@ -1,5 +1,6 @@
 """Scores of sentences and files, against brute force in float64, and the perplexity."""
 
+import csv
 import json
 import math
 import re
@@ -190,8 +191,9 @@ def test_score_file_writes_a_row_per_word_without_boundaries(
     text = tmp_path / "text.txt"
     output = tmp_path / "surprisal.tsv"
     text.write_text('a "b zebra\n\n  \nc\n')  # a quote that opens and never closes
-    total = score_file(text, output, model, tsv=True, bits=bits)
-    header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
+    total = score_file(text, output, model, bits=bits)
+    with output.open(newline="") as file:
+        header, *rows = csv.reader(file, "excel-tab")
     unit, scale = ("bits", 1) if bits else ("nats", np.log(2))
     assert header[:6] == ["line", "position", "word", "start", "end", "text_word"]
     assert header[6:] == [f"forward_{unit}", f"backward_{unit}", "unknown"]
@@ -213,7 +215,8 @@ def test_score_file_adds_up_words_and_regions_of_the_given_text(
     output = tmp_path / "surprisal.tsv"
     text.write_text("a  can't |b.||\n" if per == "region" else "a  can't  b.\n")
     score_file(text, output, model, per=per, bits=True)
-    header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
+    with output.open(newline="") as file:
+        header, *rows = csv.reader(file, "excel-tab")
     assert header[:5] == ["line", "position", per, "start", "end"]
     assert header[5:] == ["forward_bits", "backward_bits", "unknown"]
     (tokens,) = score([["a", "ca", "n't", "b", "."]], model)

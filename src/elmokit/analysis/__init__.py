@@ -1,11 +1,19 @@
 """Measuring and exploring the vectors: similarity, neighbors, probes, clusters of a word's uses.
 
-The results of analyses are frozen dataclasses that print as a table, and convert to JSON.
+The results of analyses are frozen dataclasses that print as text, convert to JSON, and are
+saved as tables and pictures.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
+
+from elmokit.extras import import_extra
+from elmokit.fs import TABLES, atomic_path, check_output, suffixes_of
+
+PICTURES = (".svg", ".png", ".pdf")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
@@ -35,7 +43,13 @@ def as_json(value: Any) -> Any:
 
 
 class Report:
-    """The base of results, which a notebook shows as what they print."""
+    """The base of results, which a notebook shows as what they print.
+
+    Attributes:
+        FORMATS: The suffixes of files that it can be saved as.
+    """
+
+    FORMATS: ClassVar[tuple[str, ...]] = TABLES + PICTURES
 
     def __repr__(self) -> str:
         return str(self)
@@ -43,3 +57,41 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""
         return {field.name: as_json(getattr(self, field.name)) for field in fields(self)}  # pyright: ignore
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of its table."""
+        raise NotImplementedError
+
+    def draw(self, figure: Any) -> None:
+        """Draw it in a figure of matplotlib."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write its table or its picture.
+
+        Args:
+            path: For a table .csv, .tsv, .jsonl or .parquet; for a picture .svg, .png or .pdf
+                (extra plot).
+            overwrite: Replace a file.
+
+        Raises:
+            ValueError: The suffix is another one.
+            FileExistsError: The file exists, and is not to be overwritten.
+        """
+        from elmokit.data import write_table  # here, as it imports torch
+
+        check_output(path, [], overwrite=overwrite, suffixes=self.FORMATS)
+        kind = suffixes_of(path).kind
+        if kind not in PICTURES:
+            write_table(path, self.rows(), overwrite)
+            return
+        matplotlib = import_extra("matplotlib", "plot")
+        fonts = import_extra("matplotlib.font_manager", "plot").fontManager.get_font_names()
+        asian = sorted(filter(re.compile("CJK|Hei$|PingFang|Gothic$").search, fonts))
+        # Texts of a corpus are no formulas; where a font has no Chinese, the next one may.
+        options = {"text.parse_math": False, "font.family": ["DejaVu Sans", *asian]}
+        with matplotlib.rc_context(options | {"svg.fonttype": "none"}):
+            figure = import_extra("matplotlib.figure", "plot").Figure(layout="constrained")
+            self.draw(figure)
+            with atomic_path(path, overwrite) as partial:
+                figure.savefig(partial, format=kind[1:], dpi=300)

@@ -8,14 +8,16 @@ random.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from elmokit.analysis import Report, table
-from elmokit.analysis.corpora import Corpus, open_corpus
+from elmokit.analysis.corpora import Corpus, Source, open_corpus
 from elmokit.analysis.uses import Use, UseSample, Word, WordForms, unit_vectors, uses_of
 from elmokit.embed import Embedder
 
@@ -70,6 +72,28 @@ class ChangeReport(Report):
         note = f"; too rare, with fewer than 2 uses: {', '.join(rare)}" if rare else ""
         return table(header, rows, f"cosine distances; layers: {self.layers}{note}")
 
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row for each word."""
+        for word in self.words:
+            first, second = word.uses
+            row = {"word": word.word, "first_uses": first, "second_uses": second}
+            for name in ("pairwise", "prototype"):
+                found = getattr(word, name) or Distance(math.nan, None)
+                row |= {name: found.distance, f"{name}_p": found.p_value}
+            yield row
+
+    def draw(self, figure: Any) -> None:
+        """Dots at the average pairwise distances; filled if p < 0.05."""
+        words = [word for word in self.words if word.pairwise][::-1]
+        distances = [word.pairwise.distance for word in words if word.pairwise]
+        p_values = [word.pairwise.p_value for word in words if word.pairwise]
+        filled = ["C0" if p is not None and p < 0.05 else "none" for p in p_values]
+        figure.set_size_inches(6, 1 + 0.3 * len(words))
+        axes = figure.subplots()
+        axes.scatter(distances, range(len(words)), facecolors=filled, edgecolors="C0")
+        axes.set_yticks(range(len(words)), [word.word for word in words])
+        axes.set_xlabel("average pairwise cosine distance (filled: p < 0.05)")
+
 
 def compare_vectors(
     first: np.ndarray, second: np.ndarray, permutations: int = 1000, seed: int = 0
@@ -114,21 +138,22 @@ def _sample(
 ) -> list[list[Use]]:
     """A sample of the uses of each word in a corpus, which is read once."""
     samples = [UseSample(max_uses, seed) for _ in words]
-    for sentence in corpus.sentences(words):
+    for line, sentence in corpus.sentences(words):
         for word, sample in zip(words, samples, strict=True):
-            for use in uses_of(word, sentence):
+            for use in uses_of(word, sentence, line):
                 sample.add(use)
     return [sample.uses for sample in samples]
 
 
 def change(
     words: Sequence[Word],
-    first: str | Path,
-    second: str | Path,
+    first: Source,
+    second: Source,
     model: Embedder | str | Path | None = None,
     layers: str | int | None = None,
     tokenize: bool = True,
     *,
+    column: str | None = None,
     max_uses: int = 500,
     permutations: int = 1000,
     seed: int = 0,
@@ -138,15 +163,14 @@ def change(
     Args:
         words: Words and phrases, each as in `elmokit.senses`: one with several forms is a string
             with commas, or a list of its own. Or one word, as a string.
-        first: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files,
-            which is streamed; or a directory that `embed_file` wrote with the same model, whose
-            vectors are read.
+        first: A corpus, as for `elmokit.senses`.
         second: Another corpus.
         model: An `Embedder`, or a model as it takes one.
         layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that
             is stored.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
             at white space.
+        column: The column of tables; None: "text".
         max_uses: Maximum number of uses in each corpus; a random sample if there are more.
         permutations: Random assignments of the uses to the corpora, for the p-values; 0: none.
         seed: Seed of the sampling and of the permutations.
@@ -160,7 +184,7 @@ def change(
         FileNotFoundError: There is no such corpus.
     """
     embedder = Embedder.of(model)
-    corpora = [open_corpus(path, embedder, tokenize) for path in (first, second)]
+    corpora = [open_corpus(path, embedder, tokenize, column) for path in (first, second)]
     chosen = corpora[0].choose_layers(layers)  # an invalid choice is reported before the search
     corpora[1].choose_layers(chosen)
     words = [words] if isinstance(words, str) else words

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +15,21 @@ from elmokit.data import TextFile, find_files
 from elmokit.embed import Embedder, layer_weights
 from elmokit.progress import ProgressBar
 from elmokit.storage import EmbeddingStore
-from elmokit.text import Tokenizer
+from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer
 
 BLOCK_WORDS = 4096  # of a store, whose vectors are in memory at a time
 Check = Callable[[], None]
+Source = str | Path | Iterable[str]  # of a corpus: a path, or sentences
+
+
+class TextList(NamedTuple):
+    """Sentences in memory."""
+
+    texts: list[str]
+    tokenizer: Tokenizer
+
+    def lines(self) -> Iterator[str]:
+        return iter(self.texts)
 
 
 class Corpus(ABC):
@@ -36,8 +48,10 @@ class Corpus(ABC):
     @abstractmethod
     def sentences(
         self, words: Sequence[WordForms] | None = None, check: Check | None = None
-    ) -> Iterator[tuple[str, ...]]:
-        """Stream the sentences in which one of some words may occur; None: all."""
+    ) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Stream the sentences in which one of some words may occur, with their numbers from 1;
+        None: all.
+        """
 
     @abstractmethod
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
@@ -52,8 +66,8 @@ class Corpus(ABC):
     def uses(self, word: Word | None, check: Check | None = None) -> Iterator[list[Use]]:
         """Stream the uses of a word in each sentence that has any; None: of every word."""
         forms = None if word is None else WordForms.of(word, self.split)
-        for sentence in self.sentences(None if forms is None else [forms], check):
-            if uses := uses_of(forms, sentence):
+        for line, sentence in self.sentences(None if forms is None else [forms], check):
+            if uses := uses_of(forms, sentence, line):
                 yield uses
 
 
@@ -61,36 +75,52 @@ class TextCorpus(Corpus):
     """Text files, whose sentences are embedded when the vectors of their words are needed.
 
     Args:
-        path: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files.
+        path: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files; a
+            table; or a list or column of sentences.
         embedder: The model.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
             at white space.
+        column: The column of a table; None: "text".
         progress: Show the progress of a search.
     """
 
     def __init__(
-        self, path: str | Path, embedder: Embedder, tokenize: bool = True, progress: bool = True
+        self,
+        path: Source,
+        embedder: Embedder,
+        tokenize: bool = True,
+        column: str | None = None,
+        progress: bool = True,
     ) -> None:
-        super().__init__(path, embedder, tokenize)
-        self.files = TextFile.open(find_files([path]), embedder.model.tokenizer, tokenize)
+        super().__init__("the corpus", embedder, tokenize)
+        tokenizer = embedder.model.tokenizer
+        self.files: Sequence[TextFile | TextList]
+        if isinstance(path, str | Path):
+            self.path = path
+            self.files = TextFile.open(find_files([path]), tokenizer, tokenize, column=column)
+        else:
+            split = get_tokenizer(tokenizer if tokenize and tokenizer else TOKENIZED)
+            self.files = [TextList(list(path), split)]
         self.progress = progress
 
     def sentences(
         self, words: Sequence[WordForms] | None = None, check: Check | None = None
-    ) -> Iterator[tuple[str, ...]]:
+    ) -> Iterator[tuple[int, tuple[str, ...]]]:
         """Stream sentences; `check` is called for every line."""
         # Tokenizing takes most of the time, so lines that lack a part of every form are skipped. A
         # tokenizer may remove invisible characters from words, such as soft hyphens.
         forms = [form for word in words or () for form in word.forms]
         needed = [[Tokenizer.visible(part.lower()) for part in form] for form in forms]
         options = {"unit": " sentences", "unit_scale": True, "disable": not self.progress}
+        number = 0
         for file in self.files:
             for line in ProgressBar(file.lines(), "search", **options):
+                number += 1
                 if check is not None:
                     check()
                 text = Tokenizer.visible(line.lower())
                 if words is None or any(all(part in text for part in parts) for parts in needed):
-                    yield tuple(file.tokenizer.tokenize(line))
+                    yield number, tuple(file.tokenizer.tokenize(line))
 
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
         return vectors_of_uses(uses, self.embedder, layers)
@@ -112,14 +142,14 @@ class StoredCorpus(Corpus):
 
     def sentences(
         self, words: Sequence[WordForms] | None = None, check: Check | None = None
-    ) -> Iterator[tuple[str, ...]]:
+    ) -> Iterator[tuple[int, tuple[str, ...]]]:
         lines = range(len(self.store))
         if words is not None:
             lines = self.store.lines_with({form[0] for word in words for form in word.forms})
         for line in lines:
             sentence = tuple(self.store.words(line))
             self._lines.setdefault(sentence, line)
-            yield sentence
+            yield line + 1, sentence
 
     def choose_layers(self, layers: str | int | None) -> str | int:
         """As of text, but with the stored representation as the default, if it is one."""
@@ -169,13 +199,21 @@ class StoredCorpus(Corpus):
             sentence = tuple(self.store.words(line))
             if sentence != query.sentence:
                 position = int(word - ends[line]) + len(sentence)
-                nearest.setdefault(Use(sentence, position), float(similarities[word]))
+                nearest.setdefault(
+                    Use(sentence, position, line=line + 1), float(similarities[word])
+                )
                 if len(nearest) == count:
                     break
         return nearest
 
 
-def open_corpus(path: str | Path, embedder: Embedder, tokenize: bool = True) -> Corpus:
-    """The corpus of a path: stored vectors if it is a directory of `elmokit embed`, else text."""
-    is_store = (Path(path).expanduser() / EmbeddingStore.INDEX_NAME).exists()
-    return (StoredCorpus if is_store else TextCorpus)(path, embedder, tokenize)
+def open_corpus(
+    path: Source, embedder: Embedder, tokenize: bool = True, column: str | None = None
+) -> Corpus:
+    """The corpus of a path or list: stored vectors if it is a directory of `elmokit embed`, else
+    text.
+    """
+    is_path = isinstance(path, str | Path)
+    if is_path and (Path(path).expanduser() / EmbeddingStore.INDEX_NAME).exists():
+        return StoredCorpus(path, embedder, tokenize)
+    return TextCorpus(path, embedder, tokenize, column)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from elmokit.analysis import Report, table
-from elmokit.analysis.corpora import StoredCorpus, open_corpus
+from elmokit.analysis.corpora import Source, StoredCorpus, open_corpus
 from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, uses_in_each, vectors_of_uses
 from elmokit.embed import Embedder, layer_weights
+from elmokit.fs import TABLES
 from elmokit.runtime import check_list
 
 
@@ -84,6 +85,35 @@ class Comparison(Report):
             ]
             parts.append(table([*header, "nearest use has the same sense"], rows))
         return "\n\n".join(parts)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row for each use and representation, with its similarities to all uses."""
+        for name, matrix in self.similarities.items():
+            for number, (use, cosines) in enumerate(
+                zip(self.uses, matrix.tolist(), strict=True), 1
+            ):
+                is_other = number > len(self.uses) - self.num_other
+                row = {"layers": name, "use": number, "other_sense": is_other, **use.to_row()}
+                del row["line"]
+                yield row | {f"use {other}": cosine for other, cosine in enumerate(cosines, 1)}
+
+    def draw(self, figure: Any) -> None:
+        """A matrix of similarities for each representation."""
+        size = 1.5 + 0.35 * len(self.uses)
+        figure.set_size_inches(size * len(self.similarities), size + 0.2 * len(self.uses))
+        numbers = range(1, len(self.uses) + 1)
+        for axes, (name, matrix) in zip(
+            figure.subplots(1, len(self.similarities), squeeze=False)[0],
+            self.similarities.items(),
+            strict=True,
+        ):
+            image = axes.imshow(matrix, vmin=min(0, matrix.min()), vmax=1)
+            axes.set(title=name, xticks=range(len(matrix)), yticks=range(len(matrix)))
+            axes.set_xticklabels(numbers)
+            axes.set_yticklabels(numbers)
+            figure.colorbar(image, ax=axes, shrink=0.8)
+        lines = (f"{number}  {use}" for number, use in zip(numbers, self.uses, strict=True))
+        figure.supxlabel("\n".join(lines), x=0.02, ha="left", fontsize="small")
 
 
 def _representations(
@@ -169,6 +199,7 @@ class Neighbors(Report):
     query: Use
     nearest: list[Neighbor]
     sentences_searched: int
+    FORMATS: ClassVar = TABLES
 
     @staticmethod
     def of(query: Use, cosines: dict[Use, float], sentences_searched: int) -> Neighbors:
@@ -180,6 +211,11 @@ class Neighbors(Report):
         lines = [f"       {self.query}"]
         lines += [f"{similarity:5.3f}  {use}" for similarity, use in self.nearest]
         return "\n".join([*lines, f"({self.sentences_searched} sentences searched)"])
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row for each neighbor, nearest first."""
+        for rank, (similarity, use) in enumerate(self.nearest, start=1):
+            yield {"rank": rank, "similarity": similarity, **use.to_row()}
 
 
 def nearest_uses(
@@ -223,11 +259,12 @@ def nearest_uses(
 def neighbors(
     word: Word,
     sentence: str,
-    corpus: str | Path,
+    corpus: Source,
     model: Embedder | str | Path | None = None,
     layers: str | int | None = None,
     tokenize: bool = True,
     *,
+    column: str | None = None,
     count: int = 10,
     any_word: bool = False,
 ) -> Neighbors:
@@ -239,14 +276,14 @@ def neighbors(
     Args:
         word: As in `compare`.
         sentence: A sentence with the use to search for.
-        corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files;
-            or a directory that `embed_file` wrote with the same model. Uses in the query sentence
-            are left out, and repeated sentences are returned once.
+        corpus: As for `elmokit.senses`. Uses in the query sentence are left out, and repeated
+            sentences are returned once.
         model: An `Embedder`, or a model as it takes one.
         layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that
             is stored.
         tokenize: Split the sentence and raw lines with the model's tokenizer; else, and lines of
             `elmokit prepare`, at white space.
+        column: The column of a table; None: "text".
         count: Number of neighbors.
         any_word: Search the uses of all words, in every sentence.
 
@@ -259,7 +296,7 @@ def neighbors(
         FileNotFoundError: There is no such corpus.
     """
     embedder = Embedder.of(model)
-    searched = open_corpus(corpus, embedder, tokenize)
+    searched = open_corpus(corpus, embedder, tokenize, column)
     layers = searched.choose_layers(layers)
     forms = WordForms.of(word, searched.split)
     query = uses_in_each(forms, [searched.split(sentence)])[0]
@@ -274,5 +311,5 @@ def neighbors(
         result = nearest_uses(query, vector, uses, vectors_of, count)
     if not result.nearest:
         with_word = "" if any_word else f" with the word {forms.name!r}"
-        raise ValueError(f"{corpus} has no other sentence{with_word}: try another corpus")
+        raise ValueError(f"{searched.path} has no other sentence{with_word}: try another corpus")
     return result

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,22 @@ FORM_SEPARATOR = re.compile(r"(?<!\d),|,(?!\d)")  # a comma, but not that of 1,0
 WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it would repeat in JSON
 
 
-class Use(NamedTuple):
-    """An occurrence of a word, or of a phrase of `length` words, in a tokenized sentence.
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An occurrence of a word, or of a phrase, in a tokenized sentence.
 
-    `position` is the index of its first word.
+    Attributes:
+        sentence: The words of the sentence.
+        position: The index of the first word.
+        length: The number of words.
+        line: The number of the sentence in its corpus, from 1: of its line or row; 0: unknown. Uses
+            are equal wherever they stand.
     """
 
     sentence: tuple[str, ...]
     position: int
     length: int = 1
+    line: int = field(default=0, compare=False)
 
     @property
     def stop(self) -> int:
@@ -45,12 +52,18 @@ class Use(NamedTuple):
     def window(self, around: int) -> Use:
         """The use with its sentence shortened to at most `around` words on each side."""
         start = max(0, self.position - around)
-        return Use(self.sentence[start : self.stop + around], self.position - start, self.length)
+        sentence = self.sentence[start : self.stop + around]
+        return Use(sentence, self.position - start, self.length, self.line)
 
     def to_json(self) -> dict[str, Any]:
         """The use with up to `WORDS_AROUND` words on each side."""
-        words, position, length = self.window(WORDS_AROUND)
-        return {"words": list(words), "position": position, "length": length}
+        near = self.window(WORDS_AROUND)
+        return {"words": list(near.sentence), "position": near.position, "length": near.length}
+
+    def to_row(self) -> dict[str, Any]:
+        """The use as a row of a table."""
+        sentence, word = " ".join(self.sentence), " ".join(self.words)
+        return {"line": self.line, "position": self.position, "word": word, "sentence": sentence}
 
 
 # --- Forms of a word ------------------------------------------------------------------------------
@@ -91,7 +104,10 @@ Word = str | Sequence[str] | WordForms
 
 
 def _find_forms(
-    sentence: tuple[str, ...], words: Sequence[str], forms: Collection[tuple[str, ...]]
+    sentence: tuple[str, ...],
+    words: Sequence[str],
+    forms: Collection[tuple[str, ...]],
+    line: int,
 ) -> list[Use]:
     """The uses of forms among words, from left to right, in each place the longest."""
     first_words, longest = {form[0] for form in forms}, max(map(len, forms), default=0)
@@ -102,25 +118,25 @@ def _find_forms(
         for length in range(longest, 0, -1):
             candidate = tuple(words[position : position + length])
             if candidate in forms:
-                uses.append(Use(sentence, position, len(candidate)))
+                uses.append(Use(sentence, position, len(candidate), line))
                 stop = position + len(candidate)
                 break
     return uses
 
 
-def uses_of(word: Word | None, sentence: Sequence[str]) -> list[Use]:
-    """The uses of a word in a tokenized sentence; of every word if it is None.
+def uses_of(word: Word | None, sentence: Sequence[str], line: int = 0) -> list[Use]:
+    """The uses of a word in a tokenized sentence, and the line; of every word if it is None.
 
     They are exact matches, or if there are none, matches regardless of case.
     """
     words = tuple(sentence)
     if word is None:
-        return [Use(words, position) for position in range(len(words))]
+        return [Use(words, position, line=line) for position in range(len(words))]
     forms = WordForms.of(word).forms
-    if exact := _find_forms(words, words, forms):
+    if exact := _find_forms(words, words, forms, line):
         return exact
     lowered = {tuple(map(str.lower, form)) for form in forms}
-    return _find_forms(words, list(map(str.lower, words)), lowered)
+    return _find_forms(words, list(map(str.lower, words)), lowered, line)
 
 
 def uses_in_each(word: Word, sentences: Sequence[Sequence[str]]) -> list[Use]:
@@ -155,7 +171,9 @@ class UseSample:
     def add(self, use: Use) -> None:
         """Add a use. A repeated one is counted, but held once."""
         self.count += 1
-        digest = blake2b(repr((self.seed, *use)).encode(), digest_size=16).digest()
+        digest = blake2b(
+            repr((self.seed, use.sentence, use.position, use.length)).encode(), digest_size=16
+        ).digest()
         self._by_hash.setdefault(digest, use)
         if len(self._by_hash) > 2 * self.size:
             self._drop_largest()

@@ -9,19 +9,20 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from elmokit.analysis import Report
 from elmokit.analysis.clusters import align, cluster, principal_components
-from elmokit.analysis.corpora import open_corpus
+from elmokit.analysis.corpora import Source, open_corpus
 from elmokit.analysis.uses import Use, Word, WordForms, sample_uses, unit_vectors
 from elmokit.embed import Embedder, layer_weights
-from elmokit.fs import atomic_path
+from elmokit.fs import atomic_path, suffixes_of
 from elmokit.lm import batch_substitutes
 
 LEAST_USES, MAX_USES, SEED = 3, 500, 0  # of a map; uses beyond are sampled
@@ -82,6 +83,7 @@ class WordMap(Report):
     silhouette: float
     layers: str | int
     uses_in_corpus: int
+    FORMATS: ClassVar = (*Report.FORMATS, ".html")
 
     @property
     def summary(self) -> str:
@@ -105,9 +107,38 @@ class WordMap(Report):
                 lines.append(f"    {before}{use.window(EXCERPT_WORDS)}{after}")
         return "\n".join(lines)
 
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row for each use, with its cluster and its place in the plane of each layer."""
+        for number, use in enumerate(self.uses):
+            row = use.to_row() | {"cluster": int(self.labels[number]) + 1}
+            for layer, (x, y) in enumerate(self.planes[:, number].tolist()):
+                row |= {f"x{layer}": x, f"y{layer}": y}
+            yield row
+
+    def draw(self, figure: Any) -> None:
+        """The uses in the plane of each layer, coloured by cluster."""
+        figure.set_size_inches(3.2 * len(self.planes), 4)
+        panels = figure.subplots(1, len(self.planes), squeeze=False)[0]
+        for layer, (axes, plane) in enumerate(zip(panels, self.planes, strict=True)):
+            axes.set(title=f"layer {layer}", xticks=[], yticks=[])
+            for label, group in enumerate(self.clusters):
+                name = f"{group.size} uses: {', '.join(group.substitutes[:3])}"
+                axes.scatter(*plane[self.labels == label].T, s=12, alpha=0.7, label=name)
+        handles, names = panels[-1].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", fontsize="small")
+        figure.suptitle(f"{self.word}: {self.summary}", fontsize="medium")
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """As other results, or as a page with the maps of all layers (.html)."""
+        if suffixes_of(path) == (".html", ""):
+            with atomic_path(path, overwrite) as partial:
+                partial.write_text(page(self), encoding="utf-8")
+        else:
+            super().save(path, overwrite)
+
     def to_json(self) -> dict[str, Any]:
         """The map as JSON values: each use with its cluster, coordinates with four decimals."""
-        values = super().to_json() | {"summary": self.summary}
+        values: dict[str, Any] = super().to_json() | {"summary": self.summary}
         for use, label in zip(values["uses"], values.pop("labels"), strict=True):
             use["cluster"] = label
         values["planes"] = self.planes.astype(float).round(4).tolist()
@@ -209,11 +240,12 @@ def map_uses(
 
 def senses(
     word: Word,
-    corpus: str | Path,
+    corpus: Source,
     model: Embedder | str | Path | None = None,
     layers: str | int | None = None,
     tokenize: bool = True,
     *,
+    column: str | None = None,
     max_uses: int = MAX_USES,
     clusters: int | None = None,
     seed: int = SEED,
@@ -224,14 +256,15 @@ def senses(
         word: A word or a phrase ("New York"), or several forms of it ("play,plays,played", or a
             list); case is ignored in sentences without an exact match.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files,
-            which is streamed; or a directory that `embed_file` wrote with the same model, whose
-            vectors are read.
+            which is streamed; a table, or a list or column of sentences; or a directory that
+            `embed_file` wrote with the same model, whose vectors are read.
         model: An `Embedder`, which has substitutes if it was loaded with `softmax=True`; or a model
             as it takes one.
         layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer;
             None: "top", or the one that is stored.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
             at white space.
+        column: The column of a table; None: "text".
         max_uses: Maximum number of uses; a random sample if the corpus has more.
         clusters: Number of clusters, fewer where fewer uses differ; None: from 2 to 5, each with
             5 % of the uses at least, by the largest silhouette; one where that is low.
@@ -246,7 +279,7 @@ def senses(
         FileNotFoundError: There is no such corpus.
     """
     embedder = Embedder.of(model, softmax=True)
-    searched = open_corpus(corpus, embedder, tokenize)
+    searched = open_corpus(corpus, embedder, tokenize, column)
     layers = searched.choose_layers(layers)  # an invalid choice is reported before the search
     forms = WordForms.of(word, searched.split)
     in_corpus = (use for in_sentence in searched.uses(forms) for use in in_sentence)
@@ -283,9 +316,3 @@ def page(word_map: WordMap) -> str:
     head = head.replace("{style}", page_part("word_map.css"))
     head = head.replace("{title}", html.escape(f"{word_map.word}: its uses"))
     return head + data + rest.replace("{script}", page_part("word_map.js"))
-
-
-def write_page(word_map: WordMap, file: str | Path, overwrite: bool = False) -> None:
-    """Write the page to a file. FileExistsError if it exists and `overwrite` is not set."""
-    with atomic_path(Path(file), overwrite) as partial:
-        partial.write_text(page(word_map), encoding="utf-8")

@@ -1,5 +1,6 @@
 """Verbs that compare and search the vectors of words, and measure what they hold."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from elmokit.cli.console import show
 from elmokit.cli.options import (
     LAYERS,
     UNSET,
+    Column,
     ComputeDtype,
     Corpus,
     CorpusLayers,
@@ -18,6 +20,7 @@ from elmokit.cli.options import (
     Layers,
     Model,
     OptionalState,
+    Output,
     Overwrite,
     Tokenize,
     Word,
@@ -28,15 +31,22 @@ from elmokit.tasks import ColumnsConfig
 state_defaults_in_text(ColumnsConfig)
 
 
-def _arguments(verb: Any) -> dict[str, Any]:
-    """The options of a verb as the arguments of its function."""
+def _run(verb: Any, function: Callable[..., Any], result: Any) -> None:
+    """Call the function of a verb with its options, and print and save what it returns."""
     from elmokit.embed import Embedder
+    from elmokit.fs import check_output
 
     arguments = dict(vars(verb))
+    as_json = arguments.pop("json")
+    output, overwrite = arguments.pop("output"), arguments.pop("overwrite")
+    if output is not None:
+        check_output(output, list(arguments.values()), overwrite=overwrite, suffixes=result.FORMATS)
     with_softmax = isinstance(verb, Senses)
     arguments["model"] = Embedder(verb.model, arguments.pop("device"), softmax=with_softmax)
-    del arguments["json"]
-    return arguments
+    report = function(**arguments)
+    if output is not None:
+        report.save(output, overwrite)
+    show(report, as_json)
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,14 @@ class Compare:
     )
     device: Device = None
     tokenize: Tokenize = True
+    output: Output = None
+    overwrite: Overwrite = False
     json: Json = False
 
     def run(self) -> None:
-        from elmokit.analysis.similarity import compare
+        from elmokit.analysis.similarity import Comparison, compare
 
-        show(compare(**_arguments(self)), self.json)
+        _run(self, compare, Comparison)
 
 
 @dataclass(frozen=True)
@@ -89,12 +101,15 @@ class Neighbors:
     any_word: bool = False
     """Search the occurrences of all words, not only of this one."""
     tokenize: Tokenize = True
+    column: Column = None
+    output: Output = None
+    overwrite: Overwrite = False
     json: Json = False
 
     def run(self) -> None:
-        from elmokit.analysis.similarity import neighbors
+        from elmokit.analysis.similarity import Neighbors, neighbors
 
-        show(neighbors(**_arguments(self)), self.json)
+        _run(self, neighbors, Neighbors)
 
 
 @dataclass(frozen=True)
@@ -107,9 +122,10 @@ class Senses:
 
     word: Word
     corpus: Corpus
-    output: Annotated[Path | None, UNSET] = None
-    """HTML file for scatter plots of all layers."""
+    output: Output = None
+    overwrite: Overwrite = False
     json: Json = False
+    column: Column = None
     max_uses: int = 500
     """Maximum number of occurrences; a random sample if the corpus has more."""
     clusters: Annotated[int | None, UNSET] = None
@@ -122,20 +138,11 @@ class Senses:
     layers: CorpusLayers = None
     device: Device = None
     tokenize: Tokenize = True
-    overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.analysis.word_map import senses, write_page
-        from elmokit.fs import check_output
+        from elmokit.analysis.word_map import WordMap, senses
 
-        if self.output is not None:
-            check_output(self.output, [self.corpus, self.model], overwrite=self.overwrite)
-        arguments = _arguments(self)
-        del arguments["output"], arguments["overwrite"]
-        result = senses(**arguments)
-        if self.output is not None:
-            write_page(result, self.output, self.overwrite)
-        show(result, self.json)
+        _run(self, senses, WordMap)
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,10 @@ class Change:
     """
     first: Corpus
     second: Corpus
+    output: Output = None
+    overwrite: Overwrite = False
     json: Json = False
+    column: Column = None
     max_uses: int = 500
     """Maximum number of occurrences in each corpus; a random sample if there are more."""
     permutations: int = 1000
@@ -167,9 +177,9 @@ class Change:
     tokenize: Tokenize = True
 
     def run(self) -> None:
-        from elmokit.analysis.change import change
+        from elmokit.analysis.change import ChangeReport, change
 
-        show(change(**_arguments(self)), self.json)
+        _run(self, change, ChangeReport)
 
 
 @dataclass(frozen=True)

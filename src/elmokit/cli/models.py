@@ -50,17 +50,17 @@ EVALUATE_STATE = (
     "Initial state of a sentence: zeros, the model's warm state, or carry, the final state of an "
     "earlier sentence (default: carry; zeros for a model that carries no state)."
 )
-SCORE_TSV = (
-    "Write a table with a row per word: line, position, word, its first character in the line and "
-    "the one after its last, the number of the word between white space that it is in, surprisal "
-    "given the words before it (forward) and given the words after it (backward), and 1 for a word "
-    "outside the vocabulary, which is scored as <UNK>. A model that merges the directions has one "
-    "surprisal, given all other words (masked)."
+SCORE_OUTPUT = (
+    "JSON lines (.jsonl), one object per sentence; or a table (.csv, .tsv or .parquet) with a row "
+    "per word: line, position, word, its first character in the line and the one after its last, "
+    "the number of the word between white space that it is in, surprisal given the words before it "
+    "(forward) and given the words after it (backward), and 1 for a word outside the vocabulary, "
+    "which is scored as <UNK>. A model that merges the directions has one surprisal, given all "
+    "other words (masked). - is standard output."
 )
 SCORE_PER = (
     "Rows of the table: words as the model reads them (token); or, with their surprisals added up, "
-    "words between white space (word), or regions of the text, which | separates (region). The "
-    "last two need no --tsv."
+    "words between white space (word), or regions of the text, which | separates (region)."
 )
 
 
@@ -201,7 +201,7 @@ class Score:
 
     Examples, in a checkout of elmokit:
         elmokit score examples/data/sentences.txt --output runs/scores.jsonl
-        elmokit score examples/data/sentences.txt --output runs/surprisal.tsv --tsv --bits
+        elmokit score examples/data/sentences.txt --output runs/surprisal.csv --bits
     """
 
     WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
@@ -209,12 +209,12 @@ class Score:
     """Text, one sentence per line, or a table (.csv, .tsv, .jsonl or .parquet); plain, .gz or .zst.
     Blank lines are skipped.
     """
-    output: Path
-    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with
-    --tsv a table; - is standard output.
-    """
-    tsv: Annotated[bool, arg(help=SCORE_TSV)] = False
+    output: Annotated[Path, arg(help=SCORE_OUTPUT)]
     per: Annotated[Literal["token", "word", "region"], arg(help=SCORE_PER)] = "token"
+    group: Annotated[tuple[str, ...], UNSET] = ()
+    """Columns of a table with a region in each row: consecutive rows with the same values there are
+    one sentence.
+    """
     bits: bool = False
     """Use logarithms to base 2 instead of natural ones."""
     overwrite: Overwrite = False
@@ -237,9 +237,8 @@ class Score:
 
         options: dict[str, Any] = dict(vars(self))
         del options["json"]
-        with output_file(
-            self.output, ".tsv" if self.tsv or self.per != "token" else ".jsonl"
-        ) as output:
+        is_nested = self.per == "token" and not self.group
+        with output_file(self.output, ".jsonl" if is_nested else ".tsv") as output:
             show(score_file(**{**options, "output": output}), self.json)
             if not self.json:
                 show(f"{self.output}: the scores")

@@ -82,6 +82,15 @@ Tokenize = Annotated[
         "recognized as such."
     ),
 ]
+Output = Annotated[
+    Path | None,
+    arg(
+        help="File for a table (.csv, .tsv, .jsonl or .parquet) with a row for each use, or of "
+        "change for each word; or for a picture (.svg, .png or .pdf), except of neighbors; or of "
+        "senses for a page with the maps of all layers (.html)."
+    ),
+    UNSET,
+]
 Column = Annotated[
     str | None,
     arg(

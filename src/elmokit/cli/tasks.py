@@ -109,8 +109,9 @@ class Predict:
     model: Path
     """Directory that fit wrote."""
     output: Path
-    """JSON lines (- is standard output); with a tagger and a suffix other than .jsonl, the words
-    with predicted tags in columns.
+    """Table (.csv, .tsv, .jsonl or .parquet) with a row per example, beside the row that it had in
+    a table; of a tagger .conllu, .conll, .iob2, .bio, .txt or .tsv for words and tags in columns,
+    .csv or .parquet for a row per word. - is standard output, as JSON lines.
     """
     text: bool = False
     """The file is raw text, one input per line."""

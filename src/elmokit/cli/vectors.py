@@ -72,7 +72,9 @@ class Encode:
     file: Positional[Path]
     """Text, one text per line, or a table (.csv, .tsv, .jsonl or .parquet). Plain, .gz or .zst."""
     output: Path
-    """NumPy file (.npy) for the vectors, one row per text."""
+    """NumPy file (.npy) for the vectors, one row per text; or Parquet (.parquet) for the vectors
+    beside the texts and the other columns of a table.
+    """
     model: Model = None
     pooling: Literal["mean", "max"] = "mean"
     """Pooling over the words of a line."""

@@ -2,7 +2,7 @@
 
 - `TextFile`: text and how it is read, which `show_reading` prints; `find_files`: of directories;
   `shard_options`: how `prepare` made a file
-- `read_rows`, `is_table`: tables in files and in memory
+- `read_rows`, `write_table`, `is_table`: tables in files and in memory
 - `TaggedFile`, `TaggedSentence`: annotated words, read and written
 - `PackedBatch`: sentences to embed or to score, side by side; `chunks`: consecutive ones of about
   one size
@@ -13,7 +13,7 @@ from elmokit.data.batches import PackedBatch, chunks
 from elmokit.data.preparation import prepare
 from elmokit.data.readers import TaggedFile, TaggedSentence
 from elmokit.data.showing import show_reading
-from elmokit.data.tables import is_table, read_rows
+from elmokit.data.tables import is_table, read_rows, write_table
 from elmokit.data.text_files import TextFile, find_files, shard_options
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "read_rows",
     "shard_options",
     "show_reading",
+    "write_table",
 ]

@@ -34,7 +34,7 @@ def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     document.
     """
     if is_table(path):
-        for position, text in read_column(path, field):
+        for position, text, _ in read_column(path, field):
             for line in text.split("\n"):
                 if line.strip():
                     yield position, line.rstrip("\r")

@@ -6,12 +6,12 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from elmokit.extras import import_extra
-from elmokit.fs import read_blocks, read_lines, suffixes_of
+from elmokit.fs import atomic_path, read_blocks, read_lines, suffixes_of, write_lines
 
 CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -162,31 +162,107 @@ def read_rows(
         yield place, row
 
 
-def read_column(path: str | Path, column: str) -> Iterator[tuple[int, str]]:
+def read_column(
+    path: str | Path, column: str, others: bool = False
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Stream the texts in a column of a table.
 
     Args:
         path: As in `read_rows`.
         column: The name of the column.
+        others: Read the other columns, too.
 
     Yields:
         The number of each row, from 1 (of its last line, in FASTA of its header, in Parquet of the
-        row), and its text; "" where the cell is empty, or has no value.
+        row); its text, "" where the cell is empty, or has no value; and the other columns that were
+        read.
 
     Raises:
         ValueError: There is no such column, or a cell is not text; and as `read_rows`.
         FileNotFoundError: The file does not exist.
     """
-    for number, record in _records(path, [column]):
+    for number, record in _records(path, None if others else [column]):
         if column not in record:
             names = ", ".join(map(repr, record))
             raise ValueError(
                 f"{_place(path, number)}: there is no column {column!r}: choose one of {names} "
                 f"(--column)"
             )
-        text = _filled(record[column])
+        text = _filled(record.pop(column))
         if not isinstance(text, str):
             raise ValueError(
                 f"{_place(path, number)}: the column {column!r} has {text!r:.60}, which is no text"
             )
-        yield number, text
+        yield number, text, record
+
+
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of text and numbers: mappings as a column for each key, lists as JSON."""
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            inner = {f"{name}.{key}": item for key, item in value.items()}
+            cells |= _cells(inner)
+        elif isinstance(value, list | tuple):
+            cells[name] = json.dumps(value, ensure_ascii=False)
+        else:
+            cells[name] = round(value, 6) if isinstance(value, float) else value
+    return cells
+
+
+class _Line:
+    """A file for `csv`, whose writer returns what `write` returns: the line."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def _delimited_lines(rows: Iterable[dict[str, Any]], delimiter: str) -> Iterator[str]:
+    writer = None
+    for row in rows:
+        if writer is None:
+            writer = csv.DictWriter(_Line(), row, delimiter=delimiter, lineterminator="")
+            yield writer.writerow(dict(zip(row, row, strict=True)))
+        yield writer.writerow(row)
+
+
+def write_table(
+    path: str | Path, rows: Iterable[Mapping[str, Any]], overwrite: bool = False
+) -> None:
+    """Write rows to a file atomically, in the format that its suffix names.
+
+    Args:
+        path: One of `TABLES`: CSV, TSV or JSON lines, plain, .gz or .zst; or Parquet.
+        rows: Values by column, the same columns in each. In CSV and TSV, an inner mapping becomes
+            a column for each of its keys, NAME.KEY, and a list becomes JSON.
+        overwrite: Replace a file.
+
+    Raises:
+        FileExistsError: The file exists, and is not to be overwritten.
+    """
+    kind = suffixes_of(path).kind
+    if kind == PARQUET:
+        with atomic_path(path, overwrite) as partial:
+            _write_parquet(partial, iter(rows))
+    elif kind in JSON_LINES:
+        write_lines(path, (json.dumps(row, ensure_ascii=False) for row in rows), overwrite)
+    else:
+        lines = _delimited_lines(map(_cells, rows), "," if kind == CSV else "\t")
+        write_lines(path, lines, overwrite)
+
+
+def _write_parquet(path: Path, rows: Iterator[Mapping[str, Any]]) -> None:
+    """Memory holds one row group."""
+    arrow = import_extra("pyarrow", "parquet")
+    parquet = import_extra("pyarrow.parquet", "parquet")
+    writer = None
+    while group := list(islice(rows, 1_000)):
+        columns = arrow.Table.from_pylist(group, writer and writer.schema)
+        writer = writer or parquet.ParquetWriter(path, columns.schema)
+        writer.write_table(columns)
+    if writer is None:
+        raise ValueError("there are no rows to write")
+    writer.close()

@@ -87,11 +87,15 @@ class TextFile:
 
     def lines(self) -> Iterator[str]:
         """Stream the lines, or the cells of the column; an empty one for a blank line or cell."""
+        return (line for line, _ in self.rows(others=False))
+
+    def rows(self, others: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Stream the lines with the other columns of their rows, which text has not."""
         if self.column is None and not is_table(self.path):
-            yield from read_lines(self.path)
+            yield from ((line, {}) for line in read_lines(self.path))
             return
-        for _, text in read_column(self.path, self.column or COLUMN):
-            yield text.replace("\n", " ")
+        for _, text, columns in read_column(self.path, self.column or COLUMN, others):
+            yield text.replace("\n", " "), columns
 
     def sentences(self) -> Iterator[list[str]]:
         """Stream the words of each sentence; none is empty."""

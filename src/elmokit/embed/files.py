@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from safetensors.torch import load_file, save_file
 
 from elmokit.checkpoints import ModelSource
-from elmokit.data import TextFile
+from elmokit.data import TextFile, write_table
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.extras import import_extra
@@ -139,8 +139,9 @@ def encode_file(
 
     Args:
         file: Text, one text a line, or a table, as for `embed_file`.
-        output: A NumPy file (.npy) for the vectors (N, 2D) float32; zeros where a line or a cell is
-            empty.
+        output: A NumPy file (.npy) for the vectors (N, 2D) float32, zeros where a line or a cell is
+            empty; or Parquet (.parquet) with the vectors beside the texts and the other columns of
+            a table.
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         pooling: "mean" or "max" over the words of a line.
         normalize_embeddings: Scale every vector to length one.
@@ -155,12 +156,7 @@ def encode_file(
         FileExistsError: The file exists.
     """
     file, output = Path(file).expanduser(), Path(output).expanduser()
-    if suffixes_of(output) != (".npy", ""):
-        raise ValueError(
-            f"encode writes a NumPy file: name the output {output.with_suffix('.npy').name}, not "
-            f"{output.name}"
-        )
-    _check_output(output, [file, model], True, overwrite)
+    check_output(output, [file, model], overwrite=overwrite, suffixes=(".npy", ".parquet"))
     job = FileJob.of_text(
         file,
         Embedder.of(model, device, dtype),
@@ -171,7 +167,19 @@ def encode_file(
         lines_per_part=sentences_per_part,
         pooling=Pooling(pooling, normalize_embeddings),
     )
-    return job.write(output, EXPORTS[".npy"], overwrite)
+    if suffixes_of(output).kind == ".npy":
+        return job.write(output, EXPORTS[".npy"], overwrite)
+    import_extra("pyarrow", "parquet")
+
+    def write_rows(store: EmbeddingStore, path: Path) -> None:
+        rows = enumerate(job.text.rows())
+        table = (
+            {**others, column or "text": text, "vector": store.vectors(line)[0].tolist()}
+            for line, (text, others) in rows
+        )
+        write_table(path, table)
+
+    return job.write(output, write_rows, overwrite)
 
 
 def _check_output(output: Path, inputs: Sequence[object], is_file: bool, overwrite: bool) -> None:

@@ -4,12 +4,15 @@
 - `read_json`: JSON that is not trusted
 - `suffixes_of`: kind and compression by a file's name
 - `atomic_path`, `atomic_directory`: outputs that have their names when they are complete
+- `TABLES`, `COLUMNS`: suffixes of tables that are written, and of files with a word on each line
 - `check_output`: refuses an output before the work begins
 - `directory_lock`: one writer in a directory, who removes what killed ones left there
 - `remove_directory`: whole or not at all
 """
 
 from elmokit.fs.atomic import (
+    COLUMNS,
+    TABLES,
     atomic_directory,
     atomic_path,
     check_output,
@@ -20,6 +23,8 @@ from elmokit.fs.atomic import (
 from elmokit.fs.reading import read_blocks, read_json, read_lines, suffixes_of
 
 __all__ = [
+    "COLUMNS",
+    "TABLES",
     "atomic_directory",
     "atomic_path",
     "check_output",

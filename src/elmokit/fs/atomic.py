@@ -4,6 +4,7 @@ Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` next to it, w
 long as it is in use. One that is not locked was left by a killed process.
 """
 
+import errno
 import glob
 import gzip
 import os
@@ -24,15 +25,31 @@ try:
 except ImportError:  # Windows, where two runs in one directory go undetected
     fcntl = None
 
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")  # formats of tables that are written
+COLUMNS = (".conllu", ".conll", ".iob2", ".bio", ".txt")  # formats with a word on each line
+# Errors of file systems that do not flush, or have no modes.
+UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
+
+
+@contextmanager
+def _where_supported() -> Iterator[None]:
+    """Pass over the refusal of a file system that cannot do what the block asks for."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+
 
 def sync(path: Path) -> None:
-    """Flush a file or directory to the disk."""
+    """Flush a file or directory to the disk, where the file system can."""
     if os.name == "nt" and path.is_dir():
         return  # Windows cannot open directories
     # Windows flushes only what is open for writing, and Linux directories only what is not.
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with _where_supported():
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -104,7 +121,8 @@ def _finish(partial: Path) -> None:
     mode = partial.parent.stat().st_mode & 0o666
     for path in [*partial.rglob("*"), partial]:
         if path.is_file():
-            path.chmod(mode)
+            with _where_supported():
+                path.chmod(mode)
         sync(path)
 
 
@@ -219,6 +237,7 @@ def check_output(
     directory_of: str | None = None,
     keys: Set[str] = frozenset(),
     own_files: re.Pattern[str] | None = None,
+    suffixes: Sequence[str] = (),
 ) -> None:
     """Check that an output can be written, before the work of computing it begins.
 
@@ -230,11 +249,12 @@ def check_output(
             be replaced; None: the output is a file.
         keys: The keys that this file, of JSON, must have.
         own_files: The names of all other files that a directory to be replaced may hold; None: any.
+        suffixes: The suffixes of the formats that an output file can have; (): whatever its name.
 
     Raises:
         FileExistsError: The output exists, and must not be replaced.
-        ValueError: The output is, or contains, one of the inputs; or it exists as a file instead of
-            a directory, or the reverse.
+        ValueError: The output is, or contains, one of the inputs; it exists as a file instead of a
+            directory, or the reverse; or its suffix is that of another format.
         OSError: The output cannot be written.
     """
     output = Path(os.path.realpath(os.path.expanduser(output)))
@@ -242,6 +262,11 @@ def check_output(
         path = Path(os.path.expanduser(source)) if isinstance(source, str | Path) else None
         if path is not None and path.exists() and path.resolve().is_relative_to(output):
             raise ValueError(f"{output} is the input {source}, or holds it: choose another output")
+    kind, compression = suffixes_of(output)
+    if suffixes and (
+        kind not in suffixes or (compression and kind not in (*TABLES[:-1], *COLUMNS))
+    ):
+        raise ValueError(f"{output} must end in {', '.join(suffixes)}, the formats there are")
     if output.exists() and not (output.is_dir() if directory_of else output.is_file()):
         raise ValueError(f"{output} exists and is not a {'directory' if directory_of else 'file'}")
     if output.is_dir():

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import chain, tee
+from itertools import chain, groupby, tee
 from operator import add
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from elmokit.checkpoints import ModelSource
-from elmokit.data import TextFile, find_files
-from elmokit.fs import check_output, write_lines
+from elmokit.data import TextFile, find_files, write_table
+from elmokit.fs import TABLES, check_output, suffixes_of
 from elmokit.lm.losses import resolve_language_model
 from elmokit.lm.scoring import BIT, ROWS, Perplexity, Score, scores
 from elmokit.progress import ProgressBar
@@ -112,30 +111,65 @@ def evaluate(
 Unit: TypeAlias = Literal["token", "word", "region"]  # of a row of a table
 
 
-def _rows(
-    score: Score, per: Unit, regions: Sequence[str] | None, bits: bool
-) -> Iterator[dict[str, Any]]:
-    """The rows of a table about a sentence, by column."""
-    parts, scale = score.parts(regions), 1.0 if bits else float(BIT)
+class Item(NamedTuple):
+    """What is scored as a sentence.
+
+    Attributes:
+        line: The number of its line, or of its first row, from 1.
+        text: Its text.
+        regions: The parts of the text whose surprisal is asked for; None: its words.
+        columns: The other columns of each of its rows.
+    """
+
+    line: int
+    text: str
+    regions: list[str] | None
+    columns: list[dict[str, Any]]
+
+
+def _items(source: TextFile, per: Unit, group: Sequence[str]) -> Iterator[Item]:
+    """The sentences of a file, one on each line, or of one or more rows of a table."""
+    numbered = enumerate(source.rows(), start=1)
+    if not group:
+        for line, (text, columns) in numbered:
+            regions = text.split("|") if per == "region" else None
+            yield Item(line, text.replace("|", " ") if regions else text, regions, [columns])
+        return
+
+    def key(row: tuple[int, tuple[str, dict[str, Any]]]) -> list[Any]:
+        return [row[1][1][name] for name in group]
+
+    try:
+        for _, rows in groupby(numbered, key):
+            lines, texts = zip(*rows, strict=True)
+            regions, columns = map(list, zip(*texts, strict=True))
+            yield Item(lines[0], " ".join(regions), regions, columns)
+    except KeyError as error:
+        raise ValueError(f"{source.path} has no column {error} to group its rows by") from None
+
+
+def _rows(score: Score, item: Item, per: Unit, bits: bool) -> Iterator[dict[str, Any]]:
+    """The rows of a table about a sentence, by column; those of the input last."""
+    parts, scale = score.parts(item.regions), 1.0 if bits else float(BIT)
     names = [f"{direction}_{'bits' if bits else 'nats'}" for direction in score.losses]
-    if per != "token":
+    rows: list[dict[str, Any]] = []
+    if per == "token":
+        part_of = score.part_of_words([(part.start, part.end) for part in parts]) + 1
+        columns = score.words, score.offsets, part_of.tolist(), score.surprisal.T.tolist()
+        for word, (start, end), number, surprisal in zip(*columns, strict=True):
+            values = {name: value * scale for name, value in zip(names, surprisal, strict=True)}
+            rows.append({"word": word, "start": start, "end": end, "text_word": number, **values})
+        for row, is_unknown in zip(rows, score.is_unknown.tolist(), strict=True):
+            row["unknown"] = int(is_unknown)
+    else:
         for part in parts:
             values = {name: value * scale for name, value in zip(names, part.bits, strict=True)}
-            text = " ".join(part.text.split())
-            yield {
-                per: text,
-                "start": part.start,
-                "end": part.end,
-                **values,
-                "unknown": part.unknown,
-            }
-        return
-    part_of = score.part_of_words([(part.start, part.end) for part in parts]) + 1
-    columns = score.words, score.offsets, part_of, score.surprisal.T.tolist(), score.is_unknown
-    for word, (start, end), number, surprisal, is_unknown in zip(*columns, strict=True):
-        place = {"start": start, "end": end, "text_word": number}
-        values = {name: value * scale for name, value in zip(names, surprisal, strict=True)}
-        yield {"word": word, **place, **values, "unknown": int(is_unknown)}
+            place = {per: " ".join(part.text.split()), "start": part.start, "end": part.end}
+            rows.append({**place, **values, "unknown": part.unknown})
+    others = item.columns if len(item.columns) > 1 else item.columns * len(rows)
+    for position, (row, columns) in enumerate(zip(rows, others, strict=True), start=1):
+        row = {"line": item.line, "position": position, **row}
+        yield row | {f"input_{name}" if name in row else name: columns[name] for name in columns}
 
 
 def score_file(
@@ -147,19 +181,26 @@ def score_file(
     device: str | None = None,
     tokenize: bool = True,
     *,
-    tsv: bool = False,
     bits: bool = False,
     per: Unit = "token",
+    group: Sequence[str] = (),
     overwrite: bool = False,
     column: str | None = None,
 ) -> Perplexity:
-    """Score the sentences of a text file or a table, and write JSON lines or a table.
+    """Score the sentences of a text file or a table, and write a table.
 
     Args:
         file: Text (plain, .gz or .zst) with one sentence per line, or a table, as for `embed_file`;
             lines and rows without words are skipped.
-        output: File for the scores (also .gz or .zst). By default JSON lines, one object per
-            sentence with the number of its line or row from 1, and the values of `Score.to_json`.
+        output: A table (.csv, .tsv, .jsonl, these also .gz or .zst, or .parquet). JSON lines have
+            an object per sentence with the number of its line or row from 1, and the values of
+            `Score.to_json`, unless `per` is another unit than "token". Other tables have a row for
+            each word: the line number, the position from 1, the word, its first character in the
+            line, from 0, and the one after its last, the number from 1 of the word between white
+            space that it belongs to, its surprisal -log p given the words before and given the
+            words after (of a model that merges the directions: given all others), and 1 if it is
+            unknown, else 0. An unknown word has the surprisal of <UNK>. Boundaries are in the
+            context of the words, and have no rows. The other columns of a table follow.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by
             default.
         state: As in `score`.
@@ -167,64 +208,58 @@ def score_file(
         device: As in `score`.
         tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit
             prepare`, at white space.
-        tsv: Write a table instead, separated by tabs without quotes: the line number, the position
-            from 1, the word, its first character in the line, from 0, and the one after its last,
-            the number from 1 of the word between white space that it belongs to, its surprisal -log
-            p given the words before and given the words after (of a model that merges the
-            directions: given all others), and 1 if it is unknown, else 0. An unknown word has the
-            surprisal of <UNK>. Boundaries are in the context of the words, and have no rows.
-        per: The rows of the table: the words as the model reads them ("token"), or, also without
-            `tsv`, with their surprisals added up, the words between white space ("word"), or the
-            regions of each line, which | separates ("region"; the model does not read the |). The
-            last column then counts unknown words.
         bits: Use logarithms to base 2.
+        per: The rows of the table: the words as the model reads them ("token"); or, with their
+            surprisals added up, the words between white space ("word"), or the regions of each
+            line, which | separates ("region"; the model does not read the |). The last column of
+            surprisal then counts unknown words.
+        group: Columns of a table whose rows are regions: consecutive rows with the same values
+            there are a sentence.
         overwrite: Replace an output that exists.
-        column: The column of a table with the sentences; None: "text".
+        column: The column of a table with the sentences or regions; None: "text".
 
     Returns:
         The perplexity of the whole file, or where directions are merged its pseudo-perplexity.
 
     Raises:
-        ValueError: The file has no sentence, the output is the file, or the model has no softmax or
-            vocabulary.
+        ValueError: The file has no sentence, the output is the file or of another format, the model
+            has no softmax or vocabulary, no line has the | of regions, or a column is missing.
         FileNotFoundError: The file or the model does not exist.
         FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
     """
-    check_output(output, [file, model], overwrite=overwrite)
+    check_output(output, [file, model], overwrite=overwrite, suffixes=TABLES)
+    per = "region" if group else per
     pretrained = resolve_language_model(model, device)
     (source,) = TextFile.open([Path(file)], pretrained.tokenizer, tokenize, column=column)
-
-    def sentences() -> Iterator[tuple[int, str, list[str] | None, list[str]]]:
-        for number, line in enumerate(source.lines(), start=1):
-            regions = line.split("|") if per == "region" else None
-            text = line.replace("|", " ") if per == "region" else line
-            if words := source.tokenizer.tokenize(text):
-                yield number, text, regions, words
-
-    lines, again = tee(sentences())
-    scored = scores(pretrained, (words for *_, words in again), state, batch_size)
     total: Perplexity | None = None
 
-    def records() -> Iterator[str]:
+    def rows() -> Iterator[dict[str, Any]]:
         nonlocal total
-        for (number, text, regions, _), score in ProgressBar(
-            zip(lines, scored, strict=True), "score", unit=" sentences"
-        ):
-            score = replace(score, text=text)
-            if tsv or per != "token":
-                for position, row in enumerate(_rows(score, per, regions, bits), start=1):
-                    row = {"line": number, "position": position, **row}
-                    if total is None and position == 1:
-                        yield "\t".join(row)
-                    cells = (f"{v:.6f}" if isinstance(v, float) else str(v) for v in row.values())
-                    yield "\t".join(cells)
-            else:
-                record = {"line": number, **score.to_json(bits)}
-                yield json.dumps(record, ensure_ascii=False)
+        with_words = (
+            (item, words)
+            for item in _items(source, per, group)
+            if (words := source.tokenizer.tokenize(item.text))
+        )
+        items, again = tee(with_words)
+        scored = scores(pretrained, (words for _, words in again), state, batch_size)
+        bar = ProgressBar(zip(items, scored, strict=True), "score", unit=" sentences")
+        has_regions = False
+        for (item, _), score in bar:
             total = score.perplexity if total is None else total + score.perplexity
+            has_regions |= len(item.regions or ()) > 1
+            score = replace(score, text=item.text)
+            if per == "token" and suffixes_of(output).kind == ".jsonl":
+                yield {"line": item.line, **score.to_json(bits)} | item.columns[0]
+            else:
+                yield from _rows(score, item, per, bits)
         if total is None:
             raise ValueError(f"{file} has no sentence to score")
+        if per == "region" and not has_regions:
+            raise ValueError(
+                f"no line of {file} has a |, which separates regions (for a table with a row for "
+                "each region, name the columns that say which sentence it is in: --group)"
+            )
 
-    write_lines(output, records(), overwrite)
-    assert total is not None
+    write_table(output, rows(), overwrite)
+    assert total is not None  # rows() raises where there is no sentence
     return total

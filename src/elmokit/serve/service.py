@@ -255,7 +255,8 @@ class Service:
 
     def corpus_sentences(self) -> Iterator[tuple[str, ...]]:
         """Stream the sentences of the server's corpus; none without one."""
-        return iter(()) if self._corpus is None else self._corpus.sentences()
+        numbered = iter(()) if self._corpus is None else self._corpus.sentences()
+        return (sentence for _, sentence in numbered)
 
 
 async def _is_gone(request: Request) -> None:

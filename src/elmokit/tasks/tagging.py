@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data import TaggedFile, TaggedSentence, is_table
-from elmokit.fs import suffixes_of, write_lines
+from elmokit.data import TaggedFile, TaggedSentence, is_table, write_table
+from elmokit.fs import COLUMNS, TABLES, suffixes_of, write_lines
 from elmokit.nn import CRF
 from elmokit.settings import Count, DropoutRate
 from elmokit.tasks import ColumnsConfig
@@ -256,6 +256,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     """
 
     name = "tagging"
+    formats = (*TABLES, *COLUMNS)
     Config = TaggingConfig
     config: TaggingConfig
 
@@ -380,10 +381,24 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         output: Path,
         file: Path | None,
         overwrite: bool = False,
+        inputs: Iterable[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Write JSON lines (.jsonl), a copy of `file` with the tags, or words and tags."""
-        if suffixes_of(output).kind == ".jsonl":
+        """Write JSON lines (.jsonl), a table with a row for each word (.csv, .parquet), a copy of
+        `file` with the tags, or words and tags.
+        """
+        kind = suffixes_of(output).kind
+        if kind == ".jsonl":
             super().write(predictions, output, file, overwrite)
+        elif kind in (".csv", ".parquet"):
+            numbered = enumerate(predictions, start=1)
+            rows = (
+                {"sentence": number, "position": position, "word": word, "tag": tag}
+                for number, tagging in numbered
+                for position, (word, tag) in enumerate(
+                    zip(tagging.words, tagging.tags, strict=True), start=1
+                )
+            )
+            write_table(output, rows, overwrite)
         elif file is None:
             to_text = self.file(output).format
             sentences = (to_text(tagging.words, tagging.tags) for tagging in predictions)

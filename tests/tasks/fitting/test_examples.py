@@ -178,12 +178,12 @@ def test_rows_keep_their_order_where_cells_are_empty(
     texts = ["a film", None, "  ", "a story"]
     table = write(pd.DataFrame({"text": texts}), tmp_path / name)
     encoded = tmp_path / "e.npy"
-    labels = tmp_path / "l"
+    labels = tmp_path / "labels.jsonl"
     encode_file(table, encoded, bilm, device="cpu")
     assert np.load(encoded).any(axis=1).tolist() == [True, False, False, True]
     for options in ({"column": "text"}, {"text": True}):
         found = predict_file(classifier, table, labels, overwrite=True, **options)
-        words = [json.loads(line)["words"] for line in labels.read_text().splitlines()]
+        words = [json.loads(line)["predicted"]["words"] for line in labels.read_text().splitlines()]
         assert words == [["a", "film"], [], [], ["a", "story"]]
         assert (found.examples, found.scores) == (4, None)
 

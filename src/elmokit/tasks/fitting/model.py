@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from elmokit.checkpoints import CheckpointError, Pretrained, load, save
-from elmokit.data import TextFile, chunks
+from elmokit.data import TextFile, chunks, is_table, read_rows
 from elmokit.embed import Embedder
 from elmokit.fs import atomic_directory, check_output, read_json
 from elmokit.progress import ProgressBar
@@ -393,9 +393,11 @@ def predict_file(
         model: The task model, or its directory.
         file: A file in the task's format, or a table as for `fit`, whose answers may be missing; or
             with `text` raw text, one input per line, or a table.
-        output: JSON lines, one for each example; with a tagger and a suffix other than .jsonl, a
-            copy of the file with the predicted tags: in the tag column of CoNLL-U, in a new last
-            column of other files. For raw text and tables, each line has a word and its tag.
+        output: A table (.csv, .tsv, .jsonl or .parquet) with a row for each example; from a table,
+            its rows with the predictions. Of a tagger, .csv and .parquet have a row for each word,
+            and .conllu, .conll, .iob2, .bio, .txt and .tsv are a copy of the file with the
+            predicted tags: in the tag column of CoNLL-U, in a new last column of other files; for
+            raw text and tables, each line has a word and its tag.
         text: The file is raw text, to be tokenized with the model's tokenizer.
         device: Device of a model that is loaded here.
         task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
@@ -413,8 +415,9 @@ def predict_file(
             `text` is set and an input of the task is not a line of raw text.
     """
     file, output = Path(file), Path(output)
-    check_output(output, [file, model], overwrite=overwrite)
+    inputs = [file, model]
     model = _loaded(model, device, task)
+    check_output(output, inputs, overwrite=overwrite, suffixes=model.task.formats)
     gold, predictions = [], []
     if text:
         (lines,) = TextFile.open([file], model.task.tokenizer, column=column)
@@ -434,9 +437,10 @@ def predict_file(
             yield prediction
 
     is_raw = text or column is not None or bool(model.task.columns(file))
+    rows = (row for _, row in read_rows(file)) if is_raw and is_table(file) else None
     with ProgressBar(examples, desc="predict", unit=" examples", unit_scale=True) as bar:
         predicted = counted(model.predict_examples(bar))
-        model.task.write(predicted, output, None if is_raw else file, overwrite)
+        model.task.write(predicted, output, None if is_raw else file, overwrite, rows)
     scores = None
     if gold and len(gold) == count:
         with suppress(ValueError):  # of none of its answers is the label known

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import sys
 import warnings
 from abc import ABC, abstractmethod
@@ -24,8 +23,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.data import read_rows, show_reading
-from elmokit.fs import write_lines
+from elmokit.data import read_rows, show_reading, write_table
+from elmokit.fs import TABLES
 from elmokit.tasks import TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 from elmokit.text import get_tokenizer
@@ -195,6 +194,7 @@ class Task(ABC, Generic[Example, Prediction]):
     name: ClassVar[str]
     Config: ClassVar[type] = NoSettings
     fit_config: ClassVar[FitConfig] = FitConfig()
+    formats: ClassVar[Sequence[str]] = TABLES  # suffixes of the files of predictions
     max_words: int | None = None
 
     def __init__(
@@ -288,17 +288,24 @@ class Task(ABC, Generic[Example, Prediction]):
         output: Path,
         file: Path | None,
         overwrite: bool = False,
+        inputs: Iterable[Mapping[str, Any]] | None = None,
     ) -> None:
         """Write predictions to a file, whole or not at all.
 
         Args:
             predictions: One for each example.
-            output: JSON lines, unless the task has a format of its own.
-            file: The file of the examples, in the task's format; None if they were raw text.
+            output: A table of one of the `formats`, or a file of another one of them.
+            file: The file of the examples, in the task's format; None if they were raw text, or in
+                a table.
             overwrite: Replace an output that exists.
+            inputs: The rows of the table of the examples, which are written too; None: there are
+                none.
         """
-        lines = (json.dumps(self.to_json(each), ensure_ascii=False) for each in predictions)
-        write_lines(output, lines, overwrite)
+        rows: Iterable[dict[str, Any]] = map(self.to_json, predictions)
+        if inputs is not None:
+            pairs = zip(inputs, rows, strict=True)
+            rows = ({**columns, "predicted": predicted} for columns, predicted in pairs)
+        write_table(output, rows, overwrite)
 
 
 # --- Reading examples -----------------------------------------------------------------------------
