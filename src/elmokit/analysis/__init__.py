@@ -16,14 +16,19 @@ from elmokit.fs import TABLES, atomic_path, check_output, suffixes_of
 PICTURES = (".svg", ".png", ".pdf")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    note: str = "",
+) -> str:
     """Lines with aligned columns, the first to the left, the others to the right; then a note."""
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = []
     for first, *others in lines:
-        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
-        texts.append("  ".join(cells).rstrip())
+        left = first.ljust(widths[0])
+        right = map(str.rjust, others, widths[1:])
+        texts.append("  ".join([left, *right]).rstrip())
     return "\n".join([*texts, f"({note})"] if note else texts)
 
 

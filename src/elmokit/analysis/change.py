@@ -96,7 +96,10 @@ class ChangeReport(Report):
 
 
 def compare_vectors(
-    first: np.ndarray, second: np.ndarray, permutations: int = 1000, seed: int = 0
+    first: np.ndarray,
+    second: np.ndarray,
+    permutations: int = 1000,
+    seed: int = 0,
 ) -> tuple[Distance, Distance]:
     """Average pairwise and prototype distance of two groups of unit vectors, with p-values.
 
@@ -121,10 +124,11 @@ def compare_vectors(
     first_sums = groups @ vectors
     second_sums = vectors.sum(axis=0) - first_sums
     products = (first_sums * second_sums).sum(axis=1)
-    norms = np.linalg.norm(first_sums, axis=1) * np.linalg.norm(second_sums, axis=1)
     # The mean cosine of all pairs is the product of the mean vectors.
     pairwise = products / (len(first) * len(second))
-    prototype = products / np.maximum(norms, 1e-12)
+    first_norms = np.linalg.norm(first_sums, axis=1)
+    second_norms = np.linalg.norm(second_sums, axis=1)
+    prototype = products / np.maximum(first_norms * second_norms, 1e-12)
     distances = []
     for cosines in (pairwise, prototype):
         values = 1 - np.clip(cosines, -1, 1)  # rounding may exceed 1
@@ -134,7 +138,10 @@ def compare_vectors(
 
 
 def _sample(
-    words: Sequence[WordForms], corpus: Corpus, max_uses: int, seed: int
+    words: Sequence[WordForms],
+    corpus: Corpus,
+    max_uses: int,
+    seed: int,
 ) -> list[list[Use]]:
     """A sample of the uses of each word in a corpus, which is read once."""
     samples = [UseSample(max_uses, seed) for _ in words]
@@ -192,7 +199,8 @@ def change(
     samples = [_sample(forms, corpus, max_uses, seed) for corpus in corpora]
     changes = []
     for word, *uses in zip(forms, *samples, strict=True):
-        counts, distances = (len(uses[0]), len(uses[1])), ()
+        counts = len(uses[0]), len(uses[1])
+        distances = ()
         if min(counts) > 1:
             left, right = (
                 unit_vectors(corpus.vectors(sample, chosen))

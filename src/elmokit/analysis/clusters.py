@@ -6,7 +6,9 @@ import numpy as np
 
 RESTARTS = 10
 MAX_ITERATIONS = 100
-MAX_CLUSTERS, SMALLEST_SHARE = 5, 0.05  # unless a number is asked for
+# Unless a number of clusters is asked for.
+MAX_CLUSTERS = 5
+SMALLEST_SHARE = 0.05
 # Below, Kaufman and Rousseeuw (1990) see no substantial structure; docs/log.md has what it decides
 # on CoarseWSD-20.
 CLEAR_SILHOUETTE = 0.25
@@ -34,7 +36,8 @@ def principal_components(vectors: np.ndarray, count: int) -> np.ndarray:
     left, scales, _ = np.linalg.svd(centred, full_matrices=False)
     components = np.zeros((len(vectors), count), dtype=vectors.dtype)
     components[:, : len(scales)] = left[:, :count] * scales[:count]
-    largest = components[np.abs(components).argmax(axis=0), range(count)]
+    rows = np.abs(components).argmax(axis=0)
+    largest = components[rows, range(count)]
     return components * np.where(largest < 0, -1, 1)
 
 
@@ -46,20 +49,31 @@ def align(points: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 def _squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Squared Euclidean distances, (N, k): |p|^2 + |c|^2 - 2 p c."""
-    squares = np.square(points).sum(axis=1)[:, None] + np.square(centres).sum(axis=1)
-    return np.maximum(squares - 2 * points @ centres.T, 0)
+    of_points = np.square(points).sum(axis=1)
+    of_centres = np.square(centres).sum(axis=1)
+    products = points @ centres.T
+    return np.maximum(of_points[:, None] + of_centres - 2 * products, 0)
 
 
-def _first_centres(points: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray:
+def _first_centres(
+    points: np.ndarray,
+    k: int,
+    random: np.random.Generator,
+) -> np.ndarray:
     """Initial centres by k-means++ (Arthur and Vassilvitskii, 2007), of k distinct points."""
     chosen = [points[random.integers(len(points))]]
     while len(chosen) < k:
         nearest = _squared_distances(points, np.stack(chosen)).min(axis=1)
-        chosen.append(points[random.choice(len(points), p=nearest / nearest.sum())])
+        index = random.choice(len(points), p=nearest / nearest.sum())
+        chosen.append(points[index])
     return np.stack(chosen)
 
 
-def k_means(points: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray:
+def k_means(
+    points: np.ndarray,
+    k: int,
+    random: np.random.Generator,
+) -> np.ndarray:
     """Cluster points (N, d) with Lloyd's algorithm; the best of ten restarts by inertia.
 
     Args:
@@ -70,7 +84,8 @@ def k_means(points: np.ndarray, k: int, random: np.random.Generator) -> np.ndarr
     Returns:
         The cluster numbers, (N,).
     """
-    best, lowest_inertia = np.zeros(len(points), dtype=np.int64), np.inf
+    best = np.zeros(len(points), dtype=np.int64)
+    lowest_inertia = np.inf
     for _ in range(RESTARTS):
         centres = _first_centres(points, k, random)
         distances = _squared_distances(points, centres)
@@ -83,7 +98,8 @@ def k_means(points: np.ndarray, k: int, random: np.random.Generator) -> np.ndarr
                 break
         inertia = distances.min(axis=1).sum()
         if inertia < lowest_inertia:
-            best, lowest_inertia = distances.argmin(axis=1), inertia
+            best = distances.argmin(axis=1)
+            lowest_inertia = inertia
     return best
 
 
@@ -96,15 +112,21 @@ def silhouette(points: np.ndarray, labels: np.ndarray) -> float:
     distances = np.sqrt(_squared_distances(points, points))
     np.fill_diagonal(distances, 0)
     is_member = labels[:, None] == np.unique(labels)  # (N, k)
-    sums, counts = distances @ is_member, is_member.sum(axis=0)
+    sums = distances @ is_member
+    counts = is_member.sum(axis=0)
     size = is_member @ counts  # of the cluster of each point
     inside = sums[is_member] / np.maximum(size - 1, 1)
     outside = np.where(is_member, np.inf, sums / counts).min(axis=1)
-    widths = (outside - inside) / np.maximum(np.maximum(inside, outside), 1e-12)
+    larger = np.maximum(inside, outside)
+    widths = (outside - inside) / np.maximum(larger, 1e-12)
     return float(np.where(size > 1, widths, 0).mean())
 
 
-def cluster(points: np.ndarray, k: int | None = None, seed: int = 0) -> Clustering:
+def cluster(
+    points: np.ndarray,
+    k: int | None = None,
+    seed: int = 0,
+) -> Clustering:
     """Cluster points with k-means.
 
     Args:
@@ -130,7 +152,8 @@ def cluster(points: np.ndarray, k: int | None = None, seed: int = 0) -> Clusteri
         rank = np.argsort(np.argsort(-sizes, kind="stable"))  # of each cluster, from the largest
         labels = rank[numbers]
         score = silhouette(points, labels)
-        if k or (score > best.silhouette and sizes.min() >= SMALLEST_SHARE * len(points)):
+        has_no_tiny_one = sizes.min() >= SMALLEST_SHARE * len(points)
+        if k or (score > best.silhouette and has_no_tiny_one):
             best = Clustering(labels, score)
     if k is None and best.silhouette < CLEAR_SILHOUETTE:
         return Clustering(single, best.silhouette)

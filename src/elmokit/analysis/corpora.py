@@ -41,8 +41,14 @@ class Corpus(ABC):
         split: Splits a text as those of the corpus were split.
     """
 
-    def __init__(self, path: str | Path, embedder: Embedder, tokenize: bool) -> None:
-        self.path, self.embedder = path, embedder
+    def __init__(
+        self,
+        path: str | Path,
+        embedder: Embedder,
+        tokenize: bool,
+    ) -> None:
+        self.path = path
+        self.embedder = embedder
         self.split = embedder.tokenize if tokenize else str.split
 
     @abstractmethod
@@ -110,7 +116,9 @@ class TextCorpus(Corpus):
         # Tokenizing takes most of the time, so lines that lack a part of every form are skipped. A
         # tokenizer may remove invisible characters from words, such as soft hyphens.
         forms = [form for word in words or () for form in word.forms]
-        needed = [[Tokenizer.visible(part.lower()) for part in form] for form in forms]
+        needed = []  # parts of each form
+        for form in forms:
+            needed.append([Tokenizer.visible(part.lower()) for part in form])
         options = {"unit": " sentences", "unit_scale": True, "disable": not self.progress}
         number = 0
         for file in self.files:
@@ -132,7 +140,12 @@ class StoredCorpus(Corpus):
     ValueError if they are of another model than the embedder's, or damaged.
     """
 
-    def __init__(self, path: str | Path, embedder: Embedder, tokenize: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        embedder: Embedder,
+        tokenize: bool = True,
+    ) -> None:
         super().__init__(path, embedder, tokenize)
         self.store = EmbeddingStore(path)
         if self.store.index.settings.get("model") != embedder.fingerprint():
@@ -145,7 +158,8 @@ class StoredCorpus(Corpus):
     ) -> Iterator[tuple[int, tuple[str, ...]]]:
         lines = range(len(self.store))
         if words is not None:
-            lines = self.store.lines_with({form[0] for word in words for form in word.forms})
+            forms = (form for word in words for form in word.forms)
+            lines = self.store.lines_with({form[0] for form in forms})
         for line in lines:
             sentence = tuple(self.store.words(line))
             self._lines.setdefault(sentence, line)
@@ -166,10 +180,12 @@ class StoredCorpus(Corpus):
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
         lines = [self._lines[use.sentence] for use in uses for _ in use.words]
         positions = [position for use in uses for position in range(use.position, use.stop)]
-        vectors = self.store.word_vectors(np.array(lines), np.array(positions)).astype(np.float32)
+        stored = self.store.word_vectors(np.array(lines), np.array(positions))
+        vectors = stored.astype(np.float32)
         if len(positions) > len(uses):  # the mean vectors of phrases
             ends = np.cumsum([use.length for use in uses])
-            vectors = np.stack([words.mean(axis=0) for words in np.split(vectors, ends[:-1])])
+            phrases = np.split(vectors, ends[:-1])
+            vectors = np.stack([words.mean(axis=0) for words in phrases])
         if layers == "all":
             return vectors if self.layers == "all" else vectors[:, None]
         return self._select(torch.from_numpy(vectors), layers).numpy()
@@ -178,10 +194,15 @@ class StoredCorpus(Corpus):
         """One vector of each word (N, 2D) from what is stored of it."""
         if self.layers != "all":
             return vectors
-        return torch.einsum("nld,l->nd", vectors, layer_weights(self.embedder.model, layers))
+        weights = layer_weights(self.embedder.model, layers)
+        return torch.einsum("nld,l->nd", vectors, weights)
 
     def nearest_words(
-        self, query: Use, vector: np.ndarray, layers: str | int, count: int
+        self,
+        query: Use,
+        vector: np.ndarray,
+        layers: str | int,
+        count: int,
     ) -> dict[Use, float]:
         """The `count` words of other sentences whose vectors are nearest to the unit vector of a
         use, with the cosines, the nearest first.
@@ -190,7 +211,8 @@ class StoredCorpus(Corpus):
         for block in self.store.blocks(BLOCK_WORDS):
             vectors = self._select(torch.from_numpy(block).float(), layers)
             products = vectors @ torch.from_numpy(vector)
-            cosines.append((products / vectors.norm(dim=1).clamp_min(1e-12)).numpy())
+            norms = vectors.norm(dim=1).clamp_min(1e-12)
+            cosines.append((products / norms).numpy())
         similarities = np.concatenate(cosines).round(6)
         ends = self.store.lengths().cumsum()
         nearest: dict[Use, float] = {}

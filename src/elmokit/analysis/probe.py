@@ -69,8 +69,9 @@ def softmax_regressions(
     deviation[deviation < 1e-6] = 1  # of constant features
     rows = rows.sub(mean).div_(deviation)
     targets = torch.from_numpy(classes.astype(np.int64)).to(device)
-    weight = torch.zeros(int(classes.max()) + 1, rows.shape[1], device=device, requires_grad=True)
-    bias = torch.zeros(len(weight), device=device, requires_grad=True)
+    shape = int(classes.max()) + 1, rows.shape[1]
+    weight = torch.zeros(shape, device=device, requires_grad=True)
+    bias = torch.zeros(shape[0], device=device, requires_grad=True)
     for l2 in penalties:
         optimizer = torch.optim.LBFGS(
             [weight, bias],
@@ -139,10 +140,13 @@ class ProbeReport(Report):
 
 
 def _layer_file(
-    sentences: Sequence[TaggedSentence], embedder: Embedder, state: StatePolicy | None
+    sentences: Sequence[TaggedSentence],
+    embedder: Embedder,
+    state: StatePolicy | None,
 ) -> np.ndarray:
     """All layers of the N words of a split, (L+1, N, 2D) float16, in a temporary file."""
-    shape = embedder.num_layers, sum(len(sentence.words) for sentence in sentences), embedder.dim
+    num_words = sum(len(sentence.words) for sentence in sentences)
+    shape = embedder.num_layers, num_words, embedder.dim
     with tempfile.TemporaryFile(prefix="elmokit-layers-") as file:
         array = np.memmap(file, np.float16, "w+", shape=shape)  # deleted when the array is
     begin = truncated = 0
@@ -164,13 +168,18 @@ def _most_frequent_tags(
     train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]
 ) -> list[str]:
     """The most frequent tag of each word in training; of unknown words, that of all words."""
-    by_word, overall = defaultdict[str, Counter[str]](Counter), Counter[str]()
+    by_word = defaultdict[str, Counter[str]](Counter)
+    overall = Counter[str]()
     for sentence in train:
         overall.update(sentence.tags)
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
             by_word[word][tag] += 1
-    words = [word for sentence in test for word in sentence.words]
-    return [by_word.get(word, overall).most_common(1)[0][0] for word in words]
+    tags = []
+    for sentence in test:
+        for word in sentence.words:
+            ((tag, _),) = by_word.get(word, overall).most_common(1)
+            tags.append(tag)
+    return tags
 
 
 def probe(
@@ -201,7 +210,9 @@ def probe(
     Raises:
         ValueError: A split has no tagged word.
     """
-    splits = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
+    splits = {"train": train, "dev": dev}
+    if test is not None:
+        splits["test"] = test
     gold = {}
     for split, sentences in splits.items():
         gold[split] = np.array([tag for sentence in sentences for tag in sentence.tags])
@@ -212,12 +223,14 @@ def probe(
     tokens = {split: len(tags) for split, tags in gold.items()}
     tags, classes = np.unique(gold.pop("train"), return_inverse=True)
     embedder = Embedder.of(model)
-    layers = {name: _layer_file(sentences, embedder, state) for name, sentences in splits.items()}
+    layers = {}
+    for split, sentences in splits.items():
+        layers[split] = _layer_file(sentences, embedder, state)
 
     def score(predicted: dict[str, Any], l2: float | None = None) -> ProbeScore:
-        accuracy = {
-            split: 100 * float(np.mean(predicted[split] == right)) for split, right in gold.items()
-        }
+        accuracy = {}
+        for split, right in gold.items():
+            accuracy[split] = 100 * float(np.mean(predicted[split] == right))
         return ProbeScore(accuracy["dev"], accuracy.get("test"), l2)
 
     scores: dict[str, ProbeScore] = {}

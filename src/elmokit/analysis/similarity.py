@@ -42,9 +42,9 @@ class SenseContrast(NamedTuple):
         nearest_other = np.where(is_same, -np.inf, cosines).max(axis=1)
         # By more than rounding errors: without dependence on the context, all cosines are 1.
         count = int((nearest_same - nearest_other > 1e-6).sum())
-        return SenseContrast(
-            float(cosines[is_same_pair].mean()), float(cosines[~is_same].mean()), count
-        )
+        same = float(cosines[is_same_pair].mean())
+        other = float(cosines[~is_same].mean())
+        return SenseContrast(same, other, count)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,7 +117,9 @@ class Comparison(Report):
 
 
 def _representations(
-    uses: Sequence[Use], embedder: Embedder, layers: str | int | None
+    uses: Sequence[Use],
+    embedder: Embedder,
+    layers: str | int | None,
 ) -> dict[str, np.ndarray]:
     """The vectors to compare, (N, 2D), by the printed name of the representation."""
     vectors = vectors_of_uses(uses, embedder, "all" if layers is None else layers)
@@ -162,7 +164,9 @@ def compare(
     check_list(sentences)
     embedder = Embedder.of(model)
     split = embedder.tokenize if tokenize else str.split
-    tokens = [split(text) if isinstance(text, str) else list(text) for text in (*sentences, *other)]
+    tokens = []
+    for text in (*sentences, *other):
+        tokens.append(split(text) if isinstance(text, str) else list(text))
     forms = WordForms.of(word, split)
     uses = uses_in_each(forms, tokens)
     num_other = len(uses_in_each(forms, tokens[len(sentences) :]))
@@ -171,7 +175,8 @@ def compare(
         raise ValueError(
             f"a comparison needs at least two uses of {forms.name!r}{in_each}: add another sentence"
         )
-    similarities, contrasts = {}, {}
+    similarities = {}
+    contrasts = {}
     for name, vectors in _representations(uses, embedder, layers).items():
         units = unit_vectors(vectors)
         similarities[name] = np.clip(units @ units.T, -1, 1)  # rounding exceeds 1
@@ -202,7 +207,11 @@ class Neighbors(Report):
     FORMATS: ClassVar = TABLES
 
     @staticmethod
-    def of(query: Use, cosines: dict[Use, float], sentences_searched: int) -> Neighbors:
+    def of(
+        query: Use,
+        cosines: dict[Use, float],
+        sentences_searched: int,
+    ) -> Neighbors:
         """From the cosines of the nearest uses, in their order."""
         nearest = [Neighbor(cosine, use) for use, cosine in cosines.items()]
         return Neighbors(query, nearest, sentences_searched)
@@ -252,7 +261,8 @@ def nearest_uses(
             cosines = (unit_vectors(vectors_of(candidates)) @ vector).round(6)
             nearest |= zip(candidates, cosines.tolist(), strict=True)
             # The sort is stable: of equal cosines the first in the corpus stays first.
-            nearest = dict(sorted(nearest.items(), key=lambda item: -item[1])[:count])
+            by_cosine = sorted(nearest.items(), key=lambda item: -item[1])
+            nearest = dict(by_cosine[:count])
     return Neighbors.of(query, nearest, searched)
 
 

@@ -46,8 +46,10 @@ class Use:
         return self.sentence[self.position : self.stop]
 
     def __str__(self) -> str:
-        before, after = self.sentence[: self.position], self.sentence[self.stop :]
-        return " ".join([*before, f"[{' '.join(self.words)}]", *after])
+        before = self.sentence[: self.position]
+        after = self.sentence[self.stop :]
+        use = " ".join(self.words)
+        return " ".join([*before, f"[{use}]", *after])
 
     def window(self, around: int) -> Use:
         """The use with its sentence shortened to at most `around` words on each side."""
@@ -97,7 +99,8 @@ class WordForms:
         if isinstance(word, str):
             texts = list(filter(None, FORM_SEPARATOR.split(word))) or [word]
         forms = {tuple(way(text)) for text in texts for way in (str.split, split)}
-        return WordForms(word if isinstance(word, str) else word[0], frozenset(forms - {()}))
+        name = word if isinstance(word, str) else word[0]
+        return WordForms(name, frozenset(forms - {()}))
 
 
 Word = str | Sequence[str] | WordForms
@@ -110,8 +113,10 @@ def _find_forms(
     line: int,
 ) -> list[Use]:
     """The uses of forms among words, from left to right, in each place the longest."""
-    first_words, longest = {form[0] for form in forms}, max(map(len, forms), default=0)
-    uses, stop = [], 0
+    first_words = {form[0] for form in forms}
+    longest = max(map(len, forms), default=0)
+    uses = []
+    stop = 0
     for position, word in enumerate(words):
         if word not in first_words or position < stop:
             continue
@@ -164,16 +169,16 @@ class UseSample:
     """
 
     def __init__(self, size: int, seed: int) -> None:
-        self.size, self.seed = size, seed
+        self.size = size
+        self.seed = seed
         self.count = 0
         self._by_hash: dict[bytes, Use] = {}  # at most twice as many as the sample
 
     def add(self, use: Use) -> None:
         """Add a use. A repeated one is counted, but held once."""
         self.count += 1
-        digest = blake2b(
-            repr((self.seed, use.sentence, use.position, use.length)).encode(), digest_size=16
-        ).digest()
+        content = repr((self.seed, use.sentence, use.position, use.length)).encode()
+        digest = blake2b(content, digest_size=16).digest()
         self._by_hash.setdefault(digest, use)
         if len(self._by_hash) > 2 * self.size:
             self._drop_largest()
@@ -189,7 +194,11 @@ class UseSample:
         return list(self._by_hash.values())
 
 
-def sample_uses(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], int]:
+def sample_uses(
+    uses: Iterable[Use],
+    size: int,
+    seed: int,
+) -> tuple[list[Use], int]:
     """A `UseSample` of up to `size` uses, in their order, and the total number of uses."""
     sample = UseSample(size, seed)
     for use in uses:
@@ -202,10 +211,15 @@ def sample_uses(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], i
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """Scale vectors (..., 2D) to unit length, so that dot products are cosines; zeros stay zero."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.maximum(norms, 1e-12)
 
 
-def vectors_of_uses(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
+def vectors_of_uses(
+    uses: Sequence[Use],
+    embedder: Embedder,
+    layers: str | int,
+) -> np.ndarray:
     """Embed uses; a phrase has the mean vector of its words.
 
     Args:

@@ -25,14 +25,17 @@ from elmokit.embed import Embedder, layer_weights
 from elmokit.fs import atomic_path, suffixes_of
 from elmokit.lm import batch_substitutes
 
-LEAST_USES, MAX_USES, SEED = 3, 500, 0  # of a map; uses beyond are sampled
+# Of a map; uses beyond are sampled.
+LEAST_USES = 3
+MAX_USES = 500
+SEED = 0
 CLUSTERED_DIMENSIONS = 8
 TYPICAL_USES = 5
 CONTEXT_WORDS = 3  # typical uses must differ in this many words on either side
 EXCERPT_WORDS = 12  # on each side of a printed use
-# Per cluster, uses whose substitutes are combined; per use, candidates; per cluster, substitutes
-# kept.
-USES_SUBSTITUTED, CANDIDATES, SUBSTITUTES = 20, 100, 8
+USES_SUBSTITUTED = 20  # per cluster, whose substitutes are combined
+CANDIDATES = 100  # per use
+SUBSTITUTES = 8  # per cluster
 # The most frequent words, with which no cluster is described: function words in any language.
 COMMON_WORDS = 150
 # Words on each side of a use from which its substitutes are predicted. Words further away hardly
@@ -152,9 +155,11 @@ def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
     if model.softmax is None or model.vocab is None or not predicts_words:
         return []
     near = [use.window(SUBSTITUTE_CONTEXT) for use in uses]
-    sentences, positions = [], []
+    sentences = []
+    positions = []
     for use in near:  # a phrase is replaced as a whole
-        before, after = use.sentence[: use.position], use.sentence[use.stop :]
+        before = use.sentence[: use.position]
+        after = use.sentence[use.stop :]
         sentences.append([*before, " ".join(use.words), *after])
         positions.append([use.position])
     state = model.single_sentence_state
@@ -173,15 +178,20 @@ def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
 
 
 def _describe(
-    points: np.ndarray, members: np.ndarray, uses: list[Use], embedder: Embedder
+    points: np.ndarray,
+    members: np.ndarray,
+    uses: list[Use],
+    embedder: Embedder,
 ) -> UseCluster:
     """Describe the cluster of the uses with indices `members`; `points` (N, d) are of all uses."""
-    distances = np.linalg.norm(points[members] - points[members].mean(axis=0), axis=1)
+    clustered = points[members]
+    distances = np.linalg.norm(clustered - clustered.mean(axis=0), axis=1)
     nearest: dict[tuple[str, ...], int] = {}  # the most typical use with each context
     for number in members[np.argsort(distances, kind="stable")].tolist():
         near = uses[number].window(CONTEXT_WORDS)
-        context = *near.sentence[: near.position], "", *near.sentence[near.stop :]
-        nearest.setdefault(context, number)
+        before = near.sentence[: near.position]
+        after = near.sentence[near.stop :]
+        nearest.setdefault((*before, "", *after), number)
     typical = list(nearest.values())
     words = _substitutes(embedder, [uses[number] for number in typical[:USES_SUBSTITUTED]])
     return UseCluster(len(members), typical[:TYPICAL_USES], words)
@@ -223,7 +233,9 @@ def map_uses(
     points = principal_components(chosen, CLUSTERED_DIMENSIONS)
     labels, silhouette = cluster(points, clusters, seed)
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
-    planes = [principal_components(unit_vectors(layer), 2) for layer in np.moveaxis(vectors, 1, 0)]
+    planes = []
+    for layer in np.moveaxis(vectors, 1, 0):
+        planes.append(principal_components(unit_vectors(layer), 2))
     for number in reversed(range(len(planes) - 1)):  # to the layer above
         planes[number] = align(planes[number], planes[number + 1])
     return WordMap(
@@ -310,9 +322,7 @@ def page_part(name: str) -> str:
 def page(word_map: WordMap) -> str:
     """A self-contained HTML document, which needs no network. Corpus text is escaped."""
     head, _, rest = page_part("word_map.html").partition("{data}")
-    data = json.dumps(word_map.to_json(), ensure_ascii=False, separators=(",", ":")).translate(
-        ESCAPES
-    )
+    data = json.dumps(word_map.to_json(), ensure_ascii=False, separators=(",", ":"))
     head = head.replace("{style}", page_part("word_map.css"))
     head = head.replace("{title}", html.escape(f"{word_map.word}: its uses"))
-    return head + data + rest.replace("{script}", page_part("word_map.js"))
+    return head + data.translate(ESCAPES) + rest.replace("{script}", page_part("word_map.js"))
