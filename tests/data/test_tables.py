@@ -37,7 +37,7 @@ def write(path: Path, rows: list[tuple[str, str]]) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(rows=ROWS)
 def test_cells_come_back_as_they_were_written(
     suffix: str, rows: list, tmp_path_factory: pytest.TempPathFactory

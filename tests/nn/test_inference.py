@@ -140,7 +140,7 @@ def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> N
 @torch.no_grad()
 def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
     bilm = load().bilm
-    sentences = example_sentences()[::8]
+    sentences = example_sentences()[::16]
     text = PackedBatch.to_embed(sentences, 16)
     ready = prepack(bilm, dtype)
     found = ready.run(ready.word_vectors(text.words), text.tokens, text.text.packing)[0]

@@ -66,7 +66,7 @@ def test_threads_never_share_an_array() -> None:
 
     def use(mark: int) -> bool:
         same = True
-        for _ in range(200):
+        for _ in range(50):
             array: Tensor = blocks.allocate(LARGE, torch.int64).fill_(mark)
             same &= bool((array == mark).all())
         return same

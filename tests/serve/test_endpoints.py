@@ -250,9 +250,9 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
     assert np.ptp(answer["planes"][0], axis=0).max() < 1e-3  # layer 0: one point
     before = server.metric("process_cpu_seconds_total")
     answer = server.post(
-        "/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2}
+        "/senses", {"word": "a", "sentences": ["a b c d " * 320], "clusters": 2}
     ).json()
-    assert answer["uses_in_corpus"] == 400
+    assert answer["uses_in_corpus"] == 320
     assert len(answer["uses"]) == 300
     assert (
         server.metric("process_cpu_seconds_total") - before < 15

@@ -357,7 +357,7 @@ def test_what_cannot_be_trained_is_refused_before_the_training(
 ) -> None:
     for name, content in {"bad": b"fine\nnot \xff\n", "raw": b"The cat sees.\n" * 50}.items():
         (tmp_path / name).write_bytes(content)
-    prepare([tmp_path / "raw"], tmp_path / "shards")
+    prepare([tmp_path / "raw"], tmp_path / "shards", processes=1)
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "headless")
     words = Vocab.from_counts(Vocab.count_words(settings.corpus)).words
     Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "ascending.txt")
