@@ -48,8 +48,8 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether bfloat16 products are faster than float32 ones there."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
-    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
+    capability = torch.backends.cpu.get_cpu_capability()
+    return "AVX512" in capability and bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def pick_dtype(

@@ -19,6 +19,7 @@ from elmokit.cli.options import (
     Tokenize,
     state_defaults_in_text,
 )
+from elmokit.extras import import_extra
 from elmokit.serve import ServeConfig
 from elmokit.settings import StatePolicy
 from elmokit.train import FinetuneConfig, PretrainConfig
@@ -379,9 +380,5 @@ class Serve:
     device: Device = None
 
     def run(self) -> None:
-        try:
-            from elmokit.serve.server import serve
-        except ModuleNotFoundError as error:
-            libraries = "fastapi uvicorn prometheus-client"
-            raise ValueError(f"{error}: pip install {libraries} (elmokit's extra serve)") from error
-        serve(self.model, self.config, self.device, self.dtype)
+        server = import_extra("elmokit.serve.server", "serve")
+        server.serve(self.model, self.config, self.device, self.dtype)

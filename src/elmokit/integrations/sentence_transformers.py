@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
+from huggingface_hub import snapshot_download
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import InputModule
+from sentence_transformers.sentence_transformer.model_card import (
+    SentenceTransformerModelCardData,
+)
+from sentence_transformers.util import import_module_class
 
 from elmokit.checkpoints import MixWeights, ModelSource, save
 from elmokit.checkpoints import load as load_model
@@ -18,20 +25,6 @@ from elmokit.embed import layer_weights
 from elmokit.fs import read_json
 from elmokit.nn import Elmo, ScalarMix
 from elmokit.text import TOKENIZED, TruncationWarning, get_tokenizer
-
-try:
-    from huggingface_hub import snapshot_download
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import InputModule
-    from sentence_transformers.sentence_transformer.model_card import (
-        SentenceTransformerModelCardData,
-    )
-    from sentence_transformers.util import import_module_class
-except ImportError as error:
-    raise ImportError(
-        "elmokit.integrations.sentence_transformers needs sentence-transformers of version 6: pip "
-        "install 'sentence-transformers>=6' (elmokit's extra sentence-transformers)"
-    ) from error
 
 TYPE_IN_FILES = "elmokit.integrations.sentence_transformers.ElmoModule"
 HUB_OPTIONS = {

@@ -6,18 +6,11 @@ from collections.abc import Iterable
 from typing import Any, Literal, cast
 
 import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from elmokit.checkpoints import ModelSource
 from elmokit.embed import Pooling, layer_weights
 from elmokit.integrations.lazy_embedder import LazyEmbedder
-
-try:
-    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-except ImportError as error:
-    raise ImportError(
-        "elmokit.integrations.sklearn needs scikit-learn: pip install scikit-learn (elmokit's "
-        "extra sklearn)"
-    ) from error
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

@@ -13,24 +13,18 @@ from itertools import chain as chain_iterables
 from typing import Any, cast
 
 import numpy as np
+from spacy.language import Language
+from spacy.pipeline.tok2vec import Tok2Vec
+from spacy.tokens import Doc, Span, Token
+from spacy.util import registry
+from spacy.vocab import Vocab
+from thinc.api import Dropout, Model, chain
+from thinc.shims import Shim
+from thinc.types import Floats2d
 
 from elmokit.checkpoints import MixWeights
 from elmokit.embed import Embedder, layer_weights
 from elmokit.integrations.lazy_embedder import LazyEmbedder
-
-try:
-    from spacy.language import Language
-    from spacy.pipeline.tok2vec import Tok2Vec
-    from spacy.tokens import Doc, Span, Token
-    from spacy.util import registry
-    from spacy.vocab import Vocab
-    from thinc.api import Dropout, Model, chain
-    from thinc.shims import Shim
-    from thinc.types import Floats2d
-except ImportError as error:
-    raise ImportError(
-        "elmokit.integrations.spacy needs spaCy: pip install spacy (elmokit's extra spacy)"
-    ) from error
 
 # --- The layer ------------------------------------------------------------------------------------
 
