@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from elmokit.data.documents import Place
-from elmokit.data.duplicates import Fingerprint, SeenDocuments, fingerprints, shingles
+from elmokit.data.duplicates import Fingerprint, Place, SeenDocuments, fingerprints, shingles
 
 WORDS = [f"word{number}" for number in range(400)]
 

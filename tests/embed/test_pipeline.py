@@ -12,7 +12,7 @@ from oracle import random_weights
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.word_cache import WordCache
+from elmokit.embed.pipeline import WordCache
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import PrepackedCharCNN
 

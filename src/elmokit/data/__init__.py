@@ -12,9 +12,8 @@
 from elmokit.data.batches import PackedBatch, chunks
 from elmokit.data.preparation import prepare
 from elmokit.data.readers import TaggedFile, TaggedSentence
-from elmokit.data.showing import show_reading
 from elmokit.data.tables import is_table, read_rows, write_table
-from elmokit.data.text_files import TextFile, find_files, shard_options
+from elmokit.data.text_files import TextFile, find_files, shard_options, show_reading
 
 __all__ = [
     "PackedBatch",

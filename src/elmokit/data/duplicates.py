@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from rensa import RMinHash, RMinHashLSH  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
 
-from elmokit.data.documents import Place
-
 PARAGRAPH_CHARACTERS = (
     100  # shorter lines that repeat, such as headings or "Yes.", are rarely copies
 )
@@ -51,6 +49,15 @@ def shingles(text: str) -> list[str]:
 def text_key(text: str) -> bytes:
     """A hash of a text that ignores differences in white space."""
     return blake2b(" ".join(text.split()).encode(), digest_size=8).digest()
+
+
+class Place(NamedTuple):
+    """Where a document begins: the index of its file, and the number of its line (in Parquet, row)
+    there, from 1.
+    """
+
+    file: int
+    line: int
 
 
 class Fingerprint(NamedTuple):

@@ -19,12 +19,10 @@ from typing import IO, Annotated, Literal, get_args
 
 import zstandard
 
-from elmokit.data.documents import Document, read_documents
+from elmokit.data.documents import Document, Work, read_documents, tokenize_documents
 from elmokit.data.duplicates import SIMILARITY, Fingerprint, SeenDocuments
-from elmokit.data.showing import show_reading
 from elmokit.data.tables import FASTA, is_table
-from elmokit.data.text_files import REPORT_NAME, SHARD, SHOWN_CHARACTERS, SHOWN_FILES
-from elmokit.data.workers import Work, tokenize_documents
+from elmokit.data.text_files import REPORT_NAME, SHARD, SHOWN_CHARACTERS, SHOWN_FILES, show_reading
 from elmokit.fs import (
     atomic_directory,
     check_output,

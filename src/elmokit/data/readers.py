@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from elmokit.data.showing import show_reading
+from elmokit.data.text_files import show_reading
 from elmokit.fs import read_lines, suffixes_of, write_lines
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")

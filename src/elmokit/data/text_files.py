@@ -1,4 +1,5 @@
-"""Opens text files: which tokenizer splits the lines of each, and which column of a table is text.
+"""Opens text files, and shows how each is read, in place of guessing whether its owner means that:
+which tokenizer splits its lines, and which column of a table is text.
 
 A file is raw text unless `elmokit prepare` wrote it or the caller says that it is tokenized.
 """
@@ -7,14 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from elmokit.data.showing import show_reading
 from elmokit.data.tables import is_table, read_column
 from elmokit.fs import read_blocks, read_json, read_lines, suffixes_of, write_lines
 from elmokit.progress import ProgressBar
@@ -25,6 +29,49 @@ SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 COLUMN = "text"  # of a table, unless another is named
 SHOWN_FILES = 3  # of many
 SHOWN_CHARACTERS = 10_000  # of the first line, which may be a book
+SHOWN_WORDS, SHOWN_WORD_CHARACTERS = 12, 40
+
+
+@lru_cache(maxsize=1024)  # a line that was printed before is not repeated
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def show_reading(
+    path: str | Path, words: Sequence[str], parts: Mapping[str, object] = MappingProxyType({})
+) -> None:
+    """Print on stderr how the beginning of a file is understood.
+
+    Such as `reading notes.txt: The | dog | sleeps | .`, or with a part, here the column of a
+    table, `reading notes.csv: The | dog | sleeps | . (column: text)`.
+
+    Args:
+        path: The file.
+        words: The words of its first text.
+        parts: What else is read, by name; None is left out.
+    """
+    if not words:
+        return
+    shown = [word[:SHOWN_WORD_CHARACTERS] for word in words[:SHOWN_WORDS]]
+    if len(words) > len(shown):
+        shown.append(f"... ({len(words):,} words)")
+    about = ", ".join(
+        f"{name}: {str(value)[:SHOWN_WORD_CHARACTERS]}"
+        for name, value in parts.items()
+        if value is not None
+    )
+    line = f"reading {Path(path).name}: {' | '.join(shown)}{about and f' ({about})'}"
+    # Shown as escapes: control characters, of which terminals take commands, and accents apart
+    # from their letters (NFD).
+    is_apart = not unicodedata.is_normalized("NFC", line)
+    _print(
+        "".join(
+            char
+            if char.isprintable() and not (is_apart and unicodedata.combining(char))
+            else ascii(char)[1:-1]
+            for char in line
+        )
+    )
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:

@@ -29,20 +29,9 @@ class Evaluation:
     total: Perplexity
 
     def __str__(self) -> str:
-        """A table with one row per file, and one for the total if there are several."""
+        """A line for each file, and one for all if there are several."""
         rows = self.files if len(self.files) == 1 else {**self.files, "all": self.total}
-        name_width = max(map(len, [self.total.measure, *rows]))
-        _, *columns = self.total.to_json()
-        widths = [max(13, len(column) + 2) for column in columns]
-        lines = [f"{self.total.measure:{name_width}}" + "".join(map(str.rjust, columns, widths))]
-        for name, row in rows.items():
-            cells = row.to_json() | {"unknown": f"{row.unknown_share:.1%}"}
-            line = f"{name:{name_width}}"
-            for column, width in zip(columns, widths, strict=True):
-                cell = cells[column]
-                line += (f"{cell:.3f}" if isinstance(cell, float) else str(cell)).rjust(width)
-            lines.append(line)
-        return "\n".join(lines)
+        return "\n".join(f"{name}: {perplexity}" for name, perplexity in rows.items())
 
 
 def evaluate(
