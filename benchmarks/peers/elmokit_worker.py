@@ -27,7 +27,7 @@ class Embedding(worker.Side):
     packages = ("elmokit", "torch", "numpy")
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.embedder = Embedder.load(arguments.model, dtype=arguments.dtype)
+        self.embedder = Embedder(arguments.model, dtype=arguments.dtype)
 
     def forget(self) -> None:
         self.embedder.clear_word_cache()

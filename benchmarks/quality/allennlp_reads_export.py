@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--model", default="en-small", help="directory or name")
     parser.add_argument("--output", type=Path, default=RESULTS / "allennlp_reads_export.json")
     arguments = parser.parse_args()
-    embedder, batches = Embedder.load(arguments.model), two_batches()
+    embedder, batches = Embedder(arguments.model), two_batches()
     with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "HDF5 has no place"

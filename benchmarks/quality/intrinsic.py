@@ -151,7 +151,7 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--states", nargs="+", choices=("zeros", "carry"), default=["zeros"])
     parser.add_argument(
-        "--dtype", default="float32", help="number type of the computation, as in Embedder.load"
+        "--dtype", default="float32", help="number type of the computation, as in Embedder"
     )
     parser.add_argument("--output", type=Path, default=RESULTS / "intrinsic.json")
     return parser.parse_args(argv)
@@ -159,7 +159,7 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> None:
     arguments = arguments_of(argv)
-    embedder = Embedder.load(arguments.model, dtype=arguments.dtype)
+    embedder = Embedder(arguments.model, dtype=arguments.dtype)
     setup = Setup(embedder, arguments.eval, arguments.wordnet, arguments.states)
     model = {"model": arguments.model or "en-small", "fingerprint": embedder.fingerprint()}
     label = arguments.label or Path(model["model"]).name

@@ -185,7 +185,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
-    embedder = Embedder.load(arguments.model)
+    embedder = Embedder(arguments.model)
     items = json.loads((HERE / "sense_pairs.json").read_text(encoding="utf-8"))["items"]
     figure, panels = plt.subplots(2, 2, figsize=(10.2, 8.2), dpi=180, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)

@@ -49,7 +49,7 @@ def texts(count: int) -> list[list[str]]:
 def embedding_call(kind: str) -> Callable[[], np.ndarray]:
     import elmokit
 
-    embedder, sentences = elmokit.Embedder.load(device="cpu"), texts(150)
+    embedder, sentences = elmokit.Embedder(device="cpu"), texts(150)
 
     def run() -> np.ndarray:
         embedder.clear_word_cache()
@@ -129,7 +129,7 @@ def fork(times: int) -> dict[str, int]:
     import elmokit
 
     torch.set_num_threads(2)
-    embedder, stop, sentences = elmokit.Embedder.load(device="cpu"), threading.Event(), texts(10)
+    embedder, stop, sentences = elmokit.Embedder(device="cpu"), threading.Event(), texts(10)
     expected = embedder.embed(sentences)
 
     def work() -> None:

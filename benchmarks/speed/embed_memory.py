@@ -40,7 +40,7 @@ def repeat(texts: list[Path], size: int, path: Path) -> None:
 
 def embed(arguments: argparse.Namespace) -> dict[str, Any]:
     """In the child process: the figures."""
-    embedder = Embedder.load(arguments.model, "cpu", arguments.dtype)
+    embedder = Embedder(arguments.model, "cpu", arguments.dtype)
     options = {"layers": arguments.layers, "storage_dtype": arguments.storage_dtype}
     report = asdict(embed_file(arguments.texts[0], arguments.child, embedder, **options))
     del report["output"]

@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS / "file_to_file.json")
     given = parser.parse_args()
-    embedder = Embedder.load(given.model, dtype=given.dtype)
+    embedder = Embedder(given.model, dtype=given.dtype)
     with tempfile.TemporaryDirectory() as directory:
         text, output = Path(directory) / "text.txt", Path(directory) / "vectors"
         lines = list(first_lines(given.text, int(given.megabytes * 1e6)))

@@ -24,8 +24,7 @@ OURS = {
     "elmokit --help": "import sys; from elmokit.cli import main; sys.argv = ['elmokit', "
     "'--help']; main()",
     "elmokit.Embedder": "from elmokit import Embedder",
-    "a first vector of "
-    "en-small": "import elmokit; elmokit.Embedder.load().embed(['One sentence .'])",
+    "a first vector of en-small": "import elmokit; elmokit.Embedder().embed(['One sentence .'])",
 }
 THEIRS = {
     "allennlp": "from allennlp.modules.elmo import Elmo",

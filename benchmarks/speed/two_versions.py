@@ -40,7 +40,7 @@ CASES = (*EMBEDDING, *LATENCY, "file to file", "training step")
 def embedding(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[], None]:
     from elmokit.embed.embedder import Embedder
 
-    embedder = Embedder.load(model, dtype=dtype)
+    embedder = Embedder(model, dtype=dtype)
 
     def run() -> None:
         embedder.clear_word_cache()
@@ -52,7 +52,7 @@ def embedding(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[
 def one_sentence(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[], None]:
     from elmokit.embed.embedder import Embedder
 
-    embedder = Embedder.load(model, dtype=dtype)
+    embedder = Embedder(model, dtype=dtype)
     calls = [sentence[:20] for sentence in sentences if len(sentence) >= 20][:40]
 
     def run() -> None:
@@ -69,7 +69,7 @@ def file_to_file(model: Path, text: Path, folder: Path) -> Callable[[], None]:
     from elmokit.embed.embedder import Embedder
     from elmokit.embed.files import embed_file
 
-    embedder = Embedder.load(model, dtype="bfloat16")
+    embedder = Embedder(model, dtype="bfloat16")
     excerpt = folder / "excerpt.txt"
     lines = [" ".join(words) for words in first_sentences(text, words=40_000)]
     excerpt.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ def main() -> None:
         .splitlines()
     )
     labels, texts = zip(*(line.split(" ", 1) for line in lines), strict=True)
-    vectors = torch.from_numpy(elmokit.Embedder.load().encode(texts))
+    vectors = torch.from_numpy(elmokit.Embedder().encode(texts))
     targets = torch.tensor([label == "positive" for label in labels]).float()
     torch.manual_seed(0)
     classifier = torch.nn.Sequential(

@@ -53,7 +53,7 @@ def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], 
             if name == "lstm_cnn"
             else [f"L-2_{i}" for i in range(6)]
         )
-        found = Embedder.load(folder / name).embed(sentences, "all")
+        found = Embedder(folder / name).embed(sentences, "all")
         for key, layers in zip(keys, found, strict=False):
             # The original has no axis of layers where there is one.
             expected = golden[key][None] if name == "lstm_cnn" else golden[key]

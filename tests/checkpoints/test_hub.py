@@ -100,7 +100,7 @@ def test_model_of_the_hub_is_loaded(asked: list[dict[str, Any]], saved: Path) ->
     assert_is(load("owner/name"), saved)
     assert_is(load("owner/name", revision="v1", local_files_only=True), saved)
     assert_is(load("https://huggingface.co/owner/name/tree/v2"), saved)
-    embedder = Embedder.load("owner/name", "cpu", revision="v3", local_files_only=True)
+    embedder = Embedder("owner/name", "cpu", revision="v3", local_files_only=True)
     assert embedder.fingerprint() == load(saved).fingerprint()
     assert [(call["repo_id"], call["revision"], call["local_files_only"]) for call in asked] == [
         ("owner/name", None, False),

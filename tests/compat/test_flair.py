@@ -59,7 +59,7 @@ def test_embeddings_are_the_layers_of_the_model(
 ) -> None:
     words = ["the", "cat", "is"]
     embeddings = ELMoEmbeddings(**files, embedding_mode=mode)
-    (layers,) = Embedder.load(old_model).embed([words], layers="all")
+    (layers,) = Embedder(old_model).embed([words], layers="all")
     expected = {
         "all": np.concatenate(layers, axis=-1),
         "top": layers[-1],

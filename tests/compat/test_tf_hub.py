@@ -23,7 +23,7 @@ def test_module_outputs_equal_those_of_the_embedder(
 ) -> None:
     result = module(TEXTS, as_dict=True)
     assert result["sequence_len"].tolist() == [4, 1]
-    embedder = Embedder.load(language_model)
+    embedder = Embedder(language_model)
     for row, (layers, mixed) in enumerate(
         zip(embedder.embed(TOKENS, layers="all"), embedder.embed(TOKENS), strict=True)
     ):

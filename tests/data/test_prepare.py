@@ -199,7 +199,6 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
         ({"drop_duplicates": "exact"}, ["exact_duplicate", "repeated_paragraph", "empty"]),
         ({"drop_duplicates": "none"}, ["repeated_paragraph", "empty"]),
         ({"drop_duplicates": "none", "drop_paragraphs": False}, ["empty"]),
-        ({"similarity": 0.999}, ["exact_duplicate", "repeated_paragraph", "empty"]),
     ],
 )
 def test_prepare_options_turn_off_each_reason(
@@ -212,10 +211,8 @@ def test_prepare_options_turn_off_each_reason(
     total = report.words + sum(count.words for count in report.dropped.values())
     assert total == sum(len(ENGLISH.tokenize(line)) for lines in REPEATING for line in lines)
     excluding = prepare([raw], tmp_path / "excluding", processes=1, exclude=[held_out], **options)
-    excluded = (
-        (0, 1, 60) if "similarity" in options else (1, 1, 122)
-    )  # whatever the other options are
-    assert counts(excluding) == {**counts(report), "excluded": excluded}
+    # Whatever the other options are.
+    assert counts(excluding) == {**counts(report), "excluded": (1, 1, 122)}
 
 
 # --- An output that is there ----------------------------------------------------------------------

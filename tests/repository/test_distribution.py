@@ -28,7 +28,7 @@ import numpy as np
 import elmokit
 from elmokit.ops.dispatch import available_backends
 print(elmokit.__file__, *available_backends())
-np.save(sys.argv[1], elmokit.Embedder.load(device="cpu").embed([{SENTENCE!r}])[0])
+np.save(sys.argv[1], elmokit.Embedder(device="cpu").embed([{SENTENCE!r}])[0])
 """
 
 
@@ -110,7 +110,7 @@ def test_wheel_of_the_sdist_runs_its_kernels_without_a_compiler(
     assert "elmokit/models/en-small/model.safetensors" in names
     backends, vectors = run_installed(wheel, tmp_path)
     assert "native" in backends
-    np.testing.assert_allclose(vectors, Embedder.load(device="cpu").embed([SENTENCE])[0], atol=1e-4)
+    np.testing.assert_allclose(vectors, Embedder(device="cpu").embed([SENTENCE])[0], atol=1e-4)
 
 
 def test_wheel_without_kernels_is_pure_and_works(source: Path, tmp_path: Path) -> None:
@@ -125,4 +125,4 @@ def test_wheel_without_kernels_is_pure_and_works(source: Path, tmp_path: Path) -
     backends, vectors = run_installed(wheel, tmp_path)
     assert "native" not in backends
     assert "portable" in backends
-    np.testing.assert_allclose(vectors, Embedder.load(device="cpu").embed([SENTENCE])[0], atol=1e-4)
+    np.testing.assert_allclose(vectors, Embedder(device="cpu").embed([SENTENCE])[0], atol=1e-4)

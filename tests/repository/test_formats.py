@@ -71,7 +71,7 @@ def test_vectors_computed_as_the_document_says_equal_those_of_the_embedder(direc
     layers = oracle.row(vectors, (oracle.zeros(), oracle.zeros()))[0][:, 1:-1]
     weights = np.exp(config["mix"]["weights"]) / np.exp(config["mix"]["weights"]).sum()
     mixed = config["mix"]["gamma"] * np.tensordot(weights, layers, 1)
-    embedder = Embedder.load(directory, "cpu")
+    embedder = Embedder(directory, "cpu")
     with pytest.warns(UserWarning, match="too long|truncated"):
         np.testing.assert_allclose(embedder.embed([words], "all")[0], layers, atol=1e-5)
         np.testing.assert_allclose(embedder.embed([words], "mix")[0], mixed, atol=1e-5)

@@ -36,7 +36,7 @@ A bidirectional language model (ELMo) in the format of elmokit: {dim} dimensions
 ```python
 import elmokit
 
-embedder = elmokit.Embedder.load("{name}")
+embedder = elmokit.Embedder("{name}")
 vectors = embedder.embed(["A sentence."])
 ```
 """

@@ -87,8 +87,6 @@ class Prepare:
     """Column of a table (CSV, TSV, JSON lines, Parquet) with the text."""
     drop_duplicates: Literal["near", "exact", "none"] = "near"
     """Drop documents that repeat an earlier one, up to white space (exact), or nearly (near)."""
-    similarity: float = 0.8
-    """Threshold for near duplicates: Jaccard similarity of the sets of five-word shingles."""
     drop_paragraphs: bool = True
     """Drop paragraphs of at least 100 characters that occurred before."""
     exclude: Annotated[tuple[Path, ...], UNSET] = ()

@@ -68,7 +68,7 @@ class ElmoModel:
         if isinstance(max_batch_size, bool):
             top, max_batch_size = max_batch_size, 32
         self._layers = "top" if top else "average"
-        embedder = Embedder.load(_weights_in(directory, full), softmax=full)
+        embedder = Embedder(_weights_in(directory, full), softmax=full)
         model, config = embedder.model, embedder.model.config
         if not config.sequence_encoder.carries_state:
             raise ValueError(

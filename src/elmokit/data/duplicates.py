@@ -115,12 +115,10 @@ class SeenDocuments:
     a signature.
     """
 
-    def __init__(self, similarity: float = SIMILARITY) -> None:
-        """Start an empty index; `similarity` is the threshold of near duplicates."""
-        self._similarity = similarity
+    def __init__(self) -> None:
         self._exact: dict[bytes, Place] = {}
         self._near: list[tuple[RMinHash, Place]] = []
-        self._index = RMinHashLSH(similarity, PERMUTATIONS, BANDS)
+        self._index = RMinHashLSH(SIMILARITY, PERMUTATIONS, BANDS)
 
     def match(self, fingerprint: Fingerprint) -> Match | None:
         """The document that equals this one, else the first candidate that is nearly the same, else
@@ -131,7 +129,7 @@ class SeenDocuments:
         if fingerprint.signature is not None:
             for number in sorted(self._index.query(fingerprint.signature))[:CANDIDATES]:
                 signature, place = self._near[number]
-                if (similarity := signature.jaccard(fingerprint.signature)) >= self._similarity:
+                if (similarity := signature.jaccard(fingerprint.signature)) >= SIMILARITY:
                     return Match(place, similarity, exact=False)
         return None
 

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import chain, count
 from pathlib import Path
-from typing import IO, Annotated, Literal, get_args
+from typing import IO, Literal, get_args
 
 import zstandard
 
 from elmokit.data.documents import Document, Work, read_documents, tokenize_documents
-from elmokit.data.duplicates import SIMILARITY, Fingerprint, SeenDocuments
+from elmokit.data.duplicates import Fingerprint, SeenDocuments
 from elmokit.data.tables import FASTA, is_table
 from elmokit.data.text_files import REPORT_NAME, SHARD, SHOWN_CHARACTERS, SHOWN_FILES, show_reading
 from elmokit.fs import (
@@ -32,7 +32,7 @@ from elmokit.fs import (
     write_lines,
 )
 from elmokit.progress import ProgressBar
-from elmokit.settings import Above, Between, Count, check, conform
+from elmokit.settings import Count, check, conform
 from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer
 
 SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
@@ -58,7 +58,6 @@ class PrepareOptions:
     tokenizer: str
     language: str | None  # whose rules split sentences; None: the tokenizer's own
     drop_duplicates: DropDuplicates
-    similarity: Annotated[float, Above(0), Between(0, 1)]
     drop_paragraphs: bool
     num_shards: Count
     seed: int
@@ -144,7 +143,7 @@ def _select(
     options, numbers = report.options, count()
     paths, num_excluded = [*options.exclude_bytes, *options.input_bytes], len(options.exclude_bytes)
     seen, paragraphs, excluded = (
-        SeenDocuments(options.similarity),
+        SeenDocuments(),
         set[bytes | None](),
         set[bytes | None](),
     )
@@ -294,7 +293,6 @@ def prepare(
     language: str | None = None,
     column: str = "text",
     drop_duplicates: DropDuplicates = "near",
-    similarity: float = SIMILARITY,
     drop_paragraphs: bool = True,
     exclude: Sequence[str | Path] = (),
     overwrite: bool = False,
@@ -334,8 +332,6 @@ def prepare(
         column: The column of a table with the text.
         drop_duplicates: Drop documents that equal an earlier one up to white space ("exact"), those
             and near duplicates ("near"), or no documents ("none").
-        similarity: Threshold for near duplicates: Jaccard similarity of the sets of five-word
-            shingles.
         drop_paragraphs: Drop paragraphs of at least 100 characters that occurred before.
         exclude: Held-out files. Their documents, near duplicates of these, and their paragraphs of
             at least 100 characters are dropped from the inputs, whatever the other options are.
@@ -364,7 +360,6 @@ def prepare(
         chosen.name,
         language,
         drop_duplicates,
-        similarity,
         drop_paragraphs,
         num_shards,
         seed,

@@ -167,7 +167,7 @@ class TextFile:
 
     @staticmethod
     def open(
-        paths: Sequence[Path],
+        paths: Sequence[str | Path],
         tokenizer: str | None,
         tokenize: bool = True,
         language: str | None = None,
@@ -198,6 +198,7 @@ class TextFile:
         Warns:
             UserWarning: A shard was split by another tokenizer than the model's.
         """
+        paths = [Path(path).expanduser() for path in paths]
         shards = [shard_options(path).get("tokenizer") for path in paths]
         raw = tokenized = get_tokenizer(TOKENIZED)
         is_split = all(shards) or not tokenize

@@ -132,17 +132,6 @@ class Embedder:
             release_freed_memory()
 
     @classmethod
-    def load(
-        cls,
-        model: str | Path | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        **options: Any,
-    ) -> Embedder:
-        """`Embedder(model, device, dtype, **options)`, under the name that `elmokit.load` has."""
-        return cls(model, device, dtype, **options)
-
-    @classmethod
     def of(
         cls,
         model: Embedder | ModelSource = None,

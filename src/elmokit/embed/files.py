@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from safetensors.torch import load_file, save_file
 
@@ -71,7 +71,7 @@ def embed_file(
             .zst; or Parquet. A blank line or an empty cell is a sentence of length zero.
         output: A directory, which `EmbeddingStore` reads, an .hdf5 file in AllenNLP's layout, or a
             .parquet file with a row for each line (extra parquet).
-        model: An embedder, a loaded model, or whatever `Embedder.load` takes.
+        model: An embedder, a loaded model, or whatever `Embedder` takes.
         layers: As for `Embedder.embed`.
         state: "zeros", "warm", or "carry" (with one row), as for `Embedder.embed`; None: the
             model's own policy.
@@ -95,7 +95,7 @@ def embed_file(
         FileExistsError: A file exists, or a directory that holds other vectors, or other files.
         OSError: The output cannot be written.
     """
-    file, output = Path(file).expanduser(), Path(output).expanduser()
+    output = Path(output).expanduser()
     suffix, compression = suffixes_of(output)
     if compression or suffix in (".npy", ".npz"):
         raise ValueError(
@@ -104,12 +104,19 @@ def embed_file(
         )
     if suffix == ".parquet":
         import_extra("pyarrow", "parquet")
-    _check_output(output, [file, model], suffix in EXPORTS, overwrite)
-    job = FileJob.of_text(
-        file,
-        Embedder.of(model, device, dtype),
-        tokenize,
-        column,
+    is_store = suffix not in EXPORTS
+    check_output(
+        output,
+        [file, model],
+        overwrite=overwrite or is_store,  # a store may be that of the same job
+        directory_of=EmbeddingStore.INDEX_NAME if is_store else None,
+        own_files=EmbeddingStore.OTHER_FILES if is_store and overwrite else None,
+    )
+    embedder = Embedder.of(model, device, dtype)
+    (text,) = TextFile.open([file], embedder.model.tokenizer, tokenize, column=column)
+    job = FileJob(
+        text,
+        embedder,
         layers=layers,
         state=state,
         lines_per_part=sentences_per_part,
@@ -142,7 +149,7 @@ def encode_file(
         output: A NumPy file (.npy) for the vectors (N, 2D) float32, zeros where a line or a cell is
             empty; or Parquet (.parquet) with the vectors beside the texts and the other columns of
             a table.
-        model: An embedder, a loaded model, or whatever `Embedder.load` takes.
+        model: An embedder, a loaded model, or whatever `Embedder` takes.
         pooling: "mean" or "max" over the words of a line.
         normalize_embeddings: Scale every vector to length one.
         layers, state, tokenize, device, dtype, sentences_per_part, overwrite, column: As for
@@ -155,13 +162,13 @@ def encode_file(
         ValueError, OSError: As `embed_file`.
         FileExistsError: The file exists.
     """
-    file, output = Path(file).expanduser(), Path(output).expanduser()
+    output = Path(output).expanduser()
     check_output(output, [file, model], overwrite=overwrite, suffixes=(".npy", ".parquet"))
-    job = FileJob.of_text(
-        file,
-        Embedder.of(model, device, dtype),
-        tokenize,
-        column,
+    embedder = Embedder.of(model, device, dtype)
+    (text,) = TextFile.open([file], embedder.model.tokenizer, tokenize, column=column)
+    job = FileJob(
+        text,
+        embedder,
         layers=layers,
         state=state,
         lines_per_part=sentences_per_part,
@@ -180,17 +187,6 @@ def encode_file(
         write_table(path, table)
 
     return job.write(output, write_rows, overwrite)
-
-
-def _check_output(output: Path, inputs: Sequence[object], is_file: bool, overwrite: bool) -> None:
-    """Check what can be checked of an output before the model and the text are read."""
-    check_output(
-        output,
-        inputs,
-        overwrite=overwrite or not is_file,  # a store may be that of the same job
-        directory_of=None if is_file else EmbeddingStore.INDEX_NAME,
-        own_files=EmbeddingStore.OTHER_FILES if overwrite and not is_file else None,
-    )
 
 
 # --- The job --------------------------------------------------------------------------------------
@@ -248,14 +244,6 @@ class FileJob:
         self.embedder.pipeline.start(self.state)  # raises where there is none
         model, layers = self.embedder.model, self.layers
         self.spec = OutputSpec.of(model, layers, self.pooling, self.storage_dtype)
-
-    @staticmethod
-    def of_text(
-        path: Path, embedder: Embedder, tokenize: bool, column: str | None, **settings: Any
-    ) -> FileJob:
-        """The job for a text file or a column of a table."""
-        (text,) = TextFile.open([path], embedder.model.tokenizer, tokenize, column=column)
-        return FileJob(text, embedder, **settings)
 
     def index(self) -> StoreIndex:
         """The index of a store of this job. The text is read to its end, so that no error in it

@@ -219,7 +219,7 @@ def score_file(
     check_output(output, [file, model], overwrite=overwrite, suffixes=TABLES)
     per = "region" if group else per
     pretrained = resolve_language_model(model, device)
-    (source,) = TextFile.open([Path(file)], pretrained.tokenizer, tokenize, column=column)
+    (source,) = TextFile.open([file], pretrained.tokenizer, tokenize, column=column)
     total: Perplexity | None = None
 
     def rows() -> Iterator[dict[str, Any]]:

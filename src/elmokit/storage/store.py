@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -335,12 +335,6 @@ class EmbeddingStore:
 
     def __len__(self) -> int:
         return self.index.num_sentences
-
-    @overload
-    def __getitem__(self, number: int) -> tuple[list[str], np.ndarray]: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> list[tuple[list[str], np.ndarray]]: ...
 
     def __getitem__(self, number: int | slice) -> Any:
         if isinstance(number, slice):

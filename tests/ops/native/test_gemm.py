@@ -303,7 +303,7 @@ def test_highway_in_int8_equals_its_definition(units: int) -> None:
 @needs_int8
 def test_every_word_of_real_sentences_is_near_the_exact_one() -> None:
     sentences = example_sentences()
-    exact, found = (np.concatenate(Embedder.load(dtype=dtype).embed(sentences, "all"), axis=1)
+    exact, found = (np.concatenate(Embedder(dtype=dtype).embed(sentences, "all"), axis=1)
                     for dtype in ("float32", "int8"))  # fmt: skip
     cosines = torch.cosine_similarity(
         *(torch.from_numpy(layers).double() for layers in (exact, found)), dim=-1
@@ -319,4 +319,4 @@ def test_every_word_of_real_sentences_is_near_the_exact_one() -> None:
 def test_where_it_is_not_there_that_is_said(without_native: None) -> None:
     assert not has_native(torch.int8, 4)
     with pytest.raises(ValueError, match=r"no backend runs .* in int8"):
-        Embedder.load(dtype="int8")
+        Embedder(dtype="int8")
