@@ -181,15 +181,16 @@ class Evaluate:
 
     def run(self) -> None:
         from elmokit.lm import evaluate
-        from elmokit.tasks.fitting.model import WEIGHTS, score_file
+        from elmokit.tasks.fitting.model import WEIGHTS, load_task_model
 
         options = dict(vars(self))
         task = options.pop("task")
         if self.model is None or not (Path(self.model).expanduser() / WEIGHTS).is_file():
             show(evaluate(**options))
         else:
+            task_model = load_task_model(self.model, self.device, task)
             for file in self.files:
-                show(score_file(self.model, file, device=self.device, task=task))
+                show(task_model.score(file))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from elmokit.tasks.fitting.model import (
     TaskModel,
     load_task_model,
     predict_file,
-    score_file,
     split_by_length,
 )
 from elmokit.tasks.fitting.task import find_task
@@ -217,7 +216,7 @@ def test_a_file_with_answers_is_scored(tagger: TaskModel, tmp_path: Path) -> Non
     gold.write_text(TAGGED)
     found = predict_file(tagger, gold, out)
     assert found.examples == 2
-    assert found.scores == score_file(tagger, gold)
+    assert found.scores == tagger.score(gold)
     lines = out.read_text().splitlines()
     assert [line.rsplit(" ", 1)[0] for line in lines if line] == [
         line for line in TAGGED.splitlines() if line

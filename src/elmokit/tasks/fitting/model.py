@@ -225,11 +225,11 @@ class TaskModel:
         for chunk in chunks(examples, WORDS_AT_ONCE, num_words):
             yield from predict(self.network, self.example_set(chunk))
 
-    def score(self, examples: Iterable[Any]) -> TaskScores:
+    def score(self, examples: str | Path | Iterable[Any]) -> TaskScores:
         """Predict for examples with answers, and compare.
 
         Args:
-            examples: Examples of the task.
+            examples: A file, a table or a list of examples, as for `fit`.
 
         Returns:
             The scores of the task.
@@ -238,7 +238,7 @@ class TaskModel:
             ValueError: There is no example, or one is inconsistent, has no answer, or is too long;
                 the message gives its number.
         """
-        examples = list(checked(self.task, examples))
+        examples = list(checked(self.task, read_examples(self.task, examples)))
         if not examples:
             raise ValueError("there are no examples to score")
         return self.task.score(examples, list(self.predict_examples(examples)))
@@ -283,14 +283,14 @@ class TaskModel:
 
 
 def load_task_model(
-    directory: str | Path, device: str | None = None, task: type[Task] | None = None
+    directory: str | Path, device: str | None = None, task: type[Task] | str | None = None
 ) -> TaskModel:
     """Read a task model that `fit` or `TaskModel.save` wrote.
 
     Args:
         directory: The model's directory.
         device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
-        task: Class of the task if it is not one of elmokit's, because a model's files cannot name
+        task: The class of a task of your own, or FILE.py:CLASS, because a model's files cannot name
             code to run.
 
     Returns:
@@ -309,6 +309,8 @@ def load_task_model(
             f"{directory} is a language model, not a task model: `elmokit fit` trains one from it"
         )
     picked = pick_device(device)
+    if isinstance(task, str):
+        task = find_task(task)
     try:
         described: Description = conform(Description, read_json(directory / CONFIG))
         config = described.words_config
@@ -368,12 +370,6 @@ class PredictedFile:
         )
 
 
-def _loaded(model: TaskModel | str | Path, device: str | None, task: str | None) -> TaskModel:
-    if isinstance(model, TaskModel):
-        return model
-    return load_task_model(model, device, find_task(task) if task else None)
-
-
 def predict_file(
     model: TaskModel | str | Path,
     file: str | Path,
@@ -416,7 +412,8 @@ def predict_file(
     """
     file, output = Path(file), Path(output)
     inputs = [file, model]
-    model = _loaded(model, device, task)
+    if not isinstance(model, TaskModel):
+        model = load_task_model(model, device, task)
     check_output(output, inputs, overwrite=overwrite, suffixes=model.task.formats)
     gold, predictions = [], []
     if text:
@@ -446,29 +443,3 @@ def predict_file(
         with suppress(ValueError):  # of none of its answers is the label known
             scores = model.task.score(gold, predictions)
     return PredictedFile(count, scores)
-
-
-def score_file(
-    model: TaskModel | str | Path,
-    file: str | Path,
-    *,
-    device: str | None = None,
-    task: str | None = None,
-) -> TaskScores:
-    """Score a task model on a file of examples with answers.
-
-    Args:
-        model: The task model, or its directory.
-        file: A file in the task's format, or a table as for `fit`.
-        device: Device of a model that is loaded here.
-        task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
-
-    Returns:
-        The scores, in the order of the task's own `score`.
-
-    Raises:
-        FileNotFoundError: The model or the file is missing.
-        ValueError: The file is not in the task's format, or an example has no answer.
-    """
-    model = _loaded(model, device, task)
-    return model.score(read_examples(model.task, file))
