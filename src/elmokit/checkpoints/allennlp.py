@@ -76,6 +76,12 @@ def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
     """A tensor of AllenNLP's in the arrangement of the weight `name` of a `BiLM`."""
     if name.endswith("char_embedding"):
         return tensor[1:]  # its first row is for padding
+    # The rows of a matrix, or of a bias, in AllenNLP's layers and in ours:
+    #
+    #   highways   transform, gate of the input       transform, gate of the transform
+    #   LSTMs      i, f, g, o                         i, g, f, o
+    #
+    # The forget bias is part of AllenNLP's bias of f, and not of ours.
     # AllenNLP's gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x).
     if ".gates." in name:
         transform, carry = tensor.chunk(2)

@@ -192,8 +192,11 @@ def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[En
     cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
     ours = f"sequence_encoder.stacks.{direction}.layers.{layer}"
     dim, hidden = config.projection_dim, config.cell_dim
-    # The upper rows of the kernel multiply the input, the lower ones the state. Columns: gates i,
-    # j, f, o, as here.
+    # The upper rows of the kernel multiply the input, the lower ones the state:
+    #
+    #            i   j   f   o        columns, H each, in the order that we have, too
+    #   input    .   .   .   .   D rows    -> input_weight (4H, D), transposed
+    #   state    .   .   .   .   D rows    -> recurrent_weight (4H, D), transposed
     kernel = (2 * dim, 4 * hidden)
     yield Entry(f"{cell}/W_0", kernel, f"{ours}.input_weight", rows=slice(0, dim))
     yield Entry(f"{cell}/W_0", kernel, f"{ours}.recurrent_weight", rows=slice(dim, 2 * dim))

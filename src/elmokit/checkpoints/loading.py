@@ -139,6 +139,10 @@ def _locate(
         # A file of a model, such as config.json, stands for its directory.
         of_file = path.parent if path.is_file() else path
         found = _detect(path) or _detect(of_file) or _detect(BUNDLED_MODELS / name)
+    #   en-small             the bundled model, unless a directory of this name is here
+    #   owner/name           a path; on the Hub where there is no directory `owner`
+    #   hf:owner/name        on the Hub
+    #
     # If a exists, a/b is a path, possibly mistyped, and not a name on the Hub.
     is_path = found is not None or path.exists() or Path(*path.parts[:1]).exists()
     on_hub = None if is_path else hub_model(name, revision)

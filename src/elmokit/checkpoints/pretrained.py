@@ -224,6 +224,7 @@ class Pretrained:
         """
         mix, warm = self.mix and asdict(self.mix), self.warm_state
         settings = [self.config.to_dict(), mix, self.state_policy, self.tokenizer]
+        # Not the softmax, the card or the language, on which no vector depends.
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         state = {} if warm is None else {"state.h": warm.h, "state.c": warm.c}
         for name, tensor in sorted({**self.bilm.state_dict(), **state}.items()):

@@ -142,6 +142,7 @@ class StoredTensor:
 
 def _varints(data: bytes, number: int, at: int = 0) -> list[int]:
     """The `number` varints from `at` on, seven bits per byte, and the position after them."""
+    # 300 is 0b10_0101100: the bytes 0b1_0101100 and 0b0_0000010, the lowest seven bits first.
     values = []
     for _ in range(number):
         value = 0
@@ -182,6 +183,9 @@ def _block(table: bytes, offset: int, size: int) -> bytes:
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values; a key is stored as the number of bytes of the last one, and the rest."""
+    #   0 11 5 lm/RNN_0/ab 12345    shared 0: the key is lm/RNN_0/ab
+    #   8  2 5 1c          67890    shared 8: the key is lm/RNN_0 and 1c
+    #   the places where `shared` is 0, four bytes each, and their number
     num_restarts = struct.unpack("<I", block[-4:])[0]
     end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
     while at < end:
@@ -197,6 +201,10 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Every key and value of the file."""
+    #   block 0 | block 1 | ... | metaindex | index | footer
+    #
+    # A value of the index is the offset and the size of a block, and so are the first numbers of
+    # the footer, of the metaindex and then of the index.
     footer = table[-FOOTER_SIZE:]
     # The first two are of the metaindex block, which is always empty.
     _, _, offset, size, _ = _varints(footer, 4)

@@ -39,6 +39,10 @@ def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarra
     Returns:
         The row of each sentence, (N,) int64.
     """
+    # Sentences of 3, 7, 2, 4 and 3 words in two rows:
+    #
+    #   row 0   1 1 1 1 1 1 1 | 4 4 4       10 positions
+    #   row 1   3 3 3 3 | 0 0 0 | 2 2        9 positions       rows = [1, 0, 1, 1, 0]
     rows = np.zeros(len(lengths), dtype=np.int64)
     fill = [(0, row) for row in range(num_rows)]
     for sentence in np.argsort(-np.asarray(lengths), kind="stable"):
@@ -108,6 +112,12 @@ class PackedBatch:
         first: int | None,
         margin: int,
     ) -> PackedBatch:
+        # The sentences "a b" and "b" to score, where both directions have texts of their own:
+        #
+        #   forward    <S> a b <S> b          words     <S> a b </S>
+        #   backward   a b </S> b </S>        indices    0 1 2 0 2 | 1 2 3 2 3
+        #
+        # Read completely, as to embed, both have the same text, whose indices serve twice.
         lengths = np.array(list(map(len, forward)), dtype=np.int64)
         if first is None:
             num_rows = max(1, min(num_rows, len(lengths)))

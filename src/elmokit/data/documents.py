@@ -71,6 +71,10 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
         ValueError: The file is damaged, not UTF-8, has no such field, or needs a library that is
             not installed.
     """
+    # Lines of a file, and the documents that they become:
+    #
+    #   1 a    2 b    3 (blank)    4 c         Document(Place(file, 1), [a, b])
+    #                                          Document(Place(file, 4), [c])
     lines: list[str] = []
     characters = begin = 0
     for position, line in _marked_lines(path, field):
@@ -163,6 +167,8 @@ def tokenize_documents(
     pool = ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), initializer=_start_worker
     )
+    # Chunks are submitted ahead of the one whose result is awaited, two for each process, so that
+    # none waits for work, and memory holds few.
     try:
         pending: deque[Future[list[tuple[Document, Fingerprint]]]] = deque()
         for chunk in _chunks(documents):

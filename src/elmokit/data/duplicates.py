@@ -38,6 +38,7 @@ def shingles(text: str) -> list[str]:
     """The five-word shingles of a text, without case and punctuation; a text of fewer words is a
     single shingle.
     """
+    # "The cat sat on the mat." -> "the cat sat on the", "cat sat on the mat"
     words = WORD.findall(text.casefold())
     if len(words) < SHINGLE_WORDS:
         return [" ".join(words)] if words else []

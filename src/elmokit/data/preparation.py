@@ -153,6 +153,10 @@ def _select(
             seen.add(fingerprint, place)
             excluded.update(filter(None, keys))
             continue
+        # A document is dropped as a whole, or some of its lines are:
+        #
+        #   reasons   ["near_duplicate", "near_duplicate"]     no line is kept
+        #   reasons   [None, "repeated_paragraph"]             the first line is
         number = next(numbers)
         reasons: list[Reason | None] = []  # why each line is dropped
         match = seen.match(fingerprint)
@@ -221,6 +225,13 @@ class ShuffledShards:
 
     def add(self, number: int, text: str) -> None:
         """Add a document; `text` is lines that are not blank, each with a newline."""
+        # Two shards, and documents whose keys are 9, 4 and 7:
+        #
+        #   unsorted-00000   4 ...            shard-00000   document 1
+        #   unsorted-00001   9 ... 7 ...      shard-00001   document 2, document 0
+        #
+        # Keys have a fixed number of digits, so that records sort as their keys do. A blank line
+        # ends each record, as no line of a document is blank.
         key = sort_key(number, self._seed)
         record = f"{key:0{KEY_DIGITS}x}\n{text}\n".encode()
         self._buffers[key % len(self._buffers)].append(record)

@@ -308,6 +308,9 @@ class FileJob:
 
     def _parts(self, kept: Set[int]) -> Iterator[_Part]:
         """All parts but those that are kept, whose words are only counted."""
+        # Five lines, two in each part, of which part 1 is kept from an earlier run:
+        #
+        #   part 0   a, b   yielded       part 1   c, d   counted       part 2   e   yielded
         lines, number = self.text.lines(), 0
         while sentences := list(map(self._counted, islice(lines, self.lines_per_part))):
             if number not in kept:
@@ -331,6 +334,10 @@ class FileJob:
         """Compute and write the parts that a store lacks, and mark it complete."""
         pipeline, writer = self.embedder.pipeline, StoreWriter(directory, index)
         numbers = set(range(-(-self.lines // self.lines_per_part)))
+        # With carried state a part needs the state after the part before, which is kept in a file
+        # of its own for the last part that is complete:
+        #
+        #   part 0   part 1   (part 2 missing)   part 3     kept: 0, 1, if state-00001 is there
         kept, start = writer.shards().keys() & numbers, pipeline.start(self.state)
         if start.is_carried and kept != numbers:  # all parts after the first missing one, too
             kept = set(range(min(numbers - kept)))
@@ -339,6 +346,8 @@ class FileJob:
                 start = pipeline.start(BiLMState(**load_file(path)))
             else:
                 kept = set()
+        # `computed` is ahead of `written` by the batches that are in progress, so that memory holds
+        # the words of the parts between them.
         began, words = time.perf_counter(), 0
         computed, written = tee(self._parts(kept))
         results = pipeline.embed_all(

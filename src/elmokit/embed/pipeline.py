@@ -119,6 +119,7 @@ class WordCache:
         are too many.
         """
         with self._lock:
+            # All at once: else the order of use would have to be kept, for each word of each text.
             if len(self._rows) + len(words) > self.capacity:
                 self._rows.clear()
             kept = enumerate(words[: self.capacity])
@@ -145,6 +146,8 @@ class Pipeline:
 
     def __init__(self, model: Pretrained, device: torch.device, dtype: torch.dtype) -> None:
         self.model, self.config, self.device = model, model.config, device
+        # On a CPU 6,144 words of a model with three layers of 1,024 dimensions, 8,192 of a smaller
+        # one.
         word_bytes = 4 * self.config.num_representations * self.config.output_dim
         factor = 1 if device.type == "cpu" else GPU_FACTOR
         words = min(BATCH_WORDS, max(MIN_BATCH_WORDS, MAX_LAYER_BYTES // word_bytes))
@@ -174,6 +177,8 @@ class Pipeline:
         """
         if self.cache is None:
             return self.bilm.word_vectors(batch.words, self.model.vocab)
+        #   words     the   cat   sat
+        #   missing   0                   cat and sat are cached: one word is encoded
         vectors, missing = self.cache.look_up(batch.words)
         if missing:
             new = [batch.words[number] for number in missing]
@@ -243,6 +248,13 @@ class Pipeline:
             start: The state of one row; None: zeros.
             rows: The number of rows.
         """
+        # Sentences a1 a2 a3, b1 and c1 c2 in two rows of a model that carries state; * is a reset,
+        # where `start` is the state after <S> (forward) or </S> (backward):
+        #
+        #   forward    a1* a2 a3               backward   a3* a2 a1
+        #              b1* c1* c2                         b1* c2* c1
+        #
+        # Other encoders read <S> and </S> with each sentence, and their vectors are left out later.
         with self._inference():
             boundaries = not self.config.sequence_encoder.carries_state
             batch = PackedBatch.to_embed(plan.sentences, rows, boundaries=boundaries)
@@ -253,6 +265,11 @@ class Pipeline:
         """Embed sentences that carry on from a state of B rows: sentence i, counted from `first`,
         in row i mod B.
         """
+        # Five sentences in two rows, from `first` 3 on: no state is reset, and that of each row
+        # goes on to the next batch.
+        #
+        #   row 0   ... | 4 | 6 | ...
+        #   row 1   ... | 3 | 5 | 7 | ...
         with self._inference():
             batch = PackedBatch.to_embed(plan.sentences, state.h.shape[2], first)
             return self._result(plan, batch, self.run(batch, self.encode(batch), state))
@@ -283,6 +300,7 @@ class Pipeline:
 
     def _count_truncated(self, batch: PackedBatch) -> int:
         """How many words of the text, not only distinct ones, are longer than the model reads."""
+        # First the distinct words as a whole: hardly ever is one of them too long.
         count = self.bilm.token_encoder.count_truncated
         if not count(batch.words):
             return 0
@@ -297,6 +315,9 @@ class Pipeline:
         Raises:
             ValueError: The model has no such state, or it has another number of rows.
         """
+        #   a BiLMState        carried on, each row from its own
+        #   "carry"            carried on, all rows from zeros
+        #   "zeros", "warm"    each sentence from the same state
         if isinstance(state, BiLMState):
             if rows not in (None, state.h.shape[2]):
                 raise ValueError(
@@ -319,6 +340,8 @@ class Pipeline:
 
         Batches of long sentences have more words, so that they have more rows.
         """
+        # 20,000 words and boundaries, at most 8,192 of them in a batch: three of about 6,667, not
+        # two of 8,192 and one of 3,616.
         words = self.batch_words * (LONG_FACTOR if self.are_long(sentences) else 1)
         total = sum(map(len, sentences)) + 2 * len(sentences)
         return chunks(sentences, ceil(total / max(1, ceil(total / words))))
@@ -334,6 +357,11 @@ class Pipeline:
             start: See `start`. Unless state is carried, some batches are computed ahead.
             rows: The rows of a batch, where state is not carried; None: `self.rows`.
         """
+        # This thread allocates and yields, others compute, two batches at a time on a GPU or with
+        # several threads:
+        #
+        #   here     plan 0   plan 1     yield 0   plan 2    yield 1 ...
+        #   beside            run 0 ...  run 1 ...           run 2 ...
         plans = (self.plan(sentences, spec) for sentences in batches)
         if not start.is_carried:
             run = partial(self.embed_batch, start=start.state, rows=rows or self.rows)

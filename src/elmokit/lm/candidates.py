@@ -81,6 +81,11 @@ def _outputs(
     Of these, number k predicts word k forward (</S> at the last position), and word k-1 backward
     (<S> at the first).
     """
+    # The sentences "a b" and "c", and the word that each output predicts:
+    #
+    #   output      0    1    2     3    4
+    #   forward     a    b    </S>  c    </S>
+    #   backward    <S>  a    b     <S>  c
     if check is not None:
         check()
     batch = PackedBatch.to_score(sentences, len(sentences))
@@ -200,7 +205,8 @@ def batch_substitutes(
             outputs = hidden_outputs(bilm, vocab, sentences, positions, check)[None]
     else:
         # Word k of a sentence that begins at output b is predicted by output b + k of the forward
-        # direction, and b + k + 1 of the backward one.
+        # direction, and b + k + 1 of the backward one: in the drawing of `_outputs`, b and c are
+        # words 1 of the sentence at 0 and 0 of that at 3, `indices` 1 and 3.
         begins = np.cumsum([0, *(len(words) + 1 for words in sentences)]).tolist()
         indices = torch.tensor(
             [b + k for b, ks in zip(begins, positions, strict=False) for k in ks], dtype=torch.int64

@@ -109,6 +109,14 @@ def write_shard(
     """Create a shard with the words of `sentences`; yields the function that writes their vectors,
     in order.
     """
+    # The sentences "I like", "" and "naïve", with vectors (3, 4) in float32:
+    #
+    #   8 bytes              the length of the header, H
+    #   H bytes              JSON, which describes the tensors, padded with spaces to 8 bytes
+    #   offsets              0 2 2 3            int64
+    #   token_offsets        0 1 5 11           int64
+    #   vectors              12 numbers         written as they are computed
+    #   token_bytes          Ilikenaïve
     words = [word.encode() for sentence in sentences for word in sentence]
     offsets, token_offsets = (
         np.cumsum([0, *map(len, each)], dtype=np.int64) for each in (sentences, words)
@@ -193,6 +201,10 @@ class Shard:
         """The numbers of the lines in the shard that have one of some words, in lower case or any
         other.
         """
+        # Of the words  I | like | Like | unlikely  and `words` = {"like"}:
+        #
+        #   lengths   {4}         places   1 2         of these, lowered, in `words`: both
+        #
         # Only words of a length in bytes that one of them has in either case are read.
         lengths = {len(cased.encode()) for word in words for cased in (word, word.upper())}
         places = np.flatnonzero(np.isin(np.diff(self._token_offsets), list(lengths))).tolist()
@@ -355,6 +367,8 @@ class EmbeddingStore:
         """Read the vectors of N words, (N, 2D) or (N, L+1, 2D), by their lines and their positions
         in these.
         """
+        # Line 1003, position 2, with 1000 sentences in a part: sentence 3 of part 1, whose words
+        # begin at offsets[3] of that part, so the vector is that of word offsets[3] + 2 there.
         parts, within = np.divmod(lines, self.index.sentences_per_part)
         vectors = np.empty((len(lines), *self.index.vector_shape), self.index.dtype)
         for part in np.unique(parts).tolist():
@@ -416,6 +430,8 @@ def collate(sentences: Sequence[tuple[Sequence[str], np.ndarray]]) -> VectorBatc
     Returns:
         The batch, its vectors in float32.
     """
+    #   a1 a2 a3     True  True  True
+    #   b1 0  0      True  False False
     vectors = [torch.from_numpy(of_words.astype(np.float32)) for _, of_words in sentences]
     padded = pad_sequence(vectors, batch_first=True)
     lengths = torch.tensor(list(map(len, vectors)))

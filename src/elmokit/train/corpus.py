@@ -146,6 +146,14 @@ class SentenceReader:
         return next(self._sentences)
 
     def _read(self) -> Iterator[list[str]]:
+        # Two files, the second of two blocks, in pass 0 of seed 7:
+        #
+        #   order of files                 1, 0            by (7, 0)
+        #   blocks of file 1               c d e | f g     by (7, 0, 1, 0) and (7, 0, 1, 1)
+        #   sentences that are given       d e c   g f   then those of file 0
+        #
+        # `position` is (epoch 0, file 0, block 1, taken 1) after g: each permutation can be drawn
+        # again from the seed and the position, so a snapshot needs no more than these four numbers.
         while True:
             order = self._shuffled(len(self._files), self.position.epoch)
             for index in range(self.position.file, len(order)):
@@ -270,12 +278,22 @@ class TrainingStream:
         if len(self._numbers) > len(self._vocab) + MAX_UNKNOWN:
             self._number(self.pending.to_json())
         self._fill()
+        # With T = 3, each row gives its first three columns, and keeps the rest for the next one:
+        #
+        #   row 0   * a b | * c d        row 1   * e f | g h *
         window = np.stack([row[:, : self._steps] for row in self._rows])
         self._rows = [row[:, self._steps :] for row in self._rows]
         return self._window(window[part])
 
     def _fill(self) -> None:
         """Append the next sentences to the rows that have too few words for a window."""
+        # The rows in their order each take sentences until they have T positions. With T = 3:
+        #
+        #   row 0   c        takes  a b    -> c * a b      `missing` 2, then -1
+        #   row 1   d e f    takes  none   -> d e f        `missing` 0
+        #   row 2            takes  g, h i -> * g * h i    `missing` 3, then 1, then -2
+        #
+        # The sentences of all rows become columns at once: `ends` is 1, 1, 3.
         sentences: list[list[str]] = []
         ends = []  # of each row: it takes the sentences up to this one
         for row in self._rows:
@@ -398,6 +416,10 @@ class SentenceStream:
         return _PendingText(self._sentence[self._done :], self._excess)
 
     def __next__(self) -> list[list[str]]:
+        # With size 10, sentences of 4, 3, 5 and 6 positions:
+        #
+        #   batch 0   4 + 3 + 5 = 12     `excess` 2, by which the next batch is shorter
+        #   batch 1   2 + 6 + ...
         batch, positions = [], self._excess
         while positions < self._size:
             batch.append(self._next_sentence())
@@ -409,7 +431,7 @@ class SentenceStream:
         """The next sentence, or the next piece of one that is being cut, with at most as many
         positions as a batch.
         """
-        longest = self._size - 1
+        longest = self._size - 1  # words, which with one boundary are a batch
         if self._done >= len(self._sentence):
             self._sentence, self._done = next(self._sentences), 0
         begin = self._done

@@ -260,6 +260,8 @@ def _cool_down(
             f"{settings.output} has no checkpoint to cool down from: pretrain without cool_down "
             f"first"
         )
+    #   run           0 ........... 5000 ........ the run itself may go on from here
+    #   cool-down                   5000 ... 6000     a copy of the checkpoint, in a directory
     begin, per_word = step_of(newest), 1 / words_per_step(settings, report)
     steps = max(1, round(settings.cool_down * (per_word if settings.cool_down >= 1 else begin)))
     directory = settings.output / f"cool-down-{begin:08d}-{steps}"

@@ -47,7 +47,9 @@ class Processes:
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""
-        # One call for all: each has a latency of its own.
+        # One call for all, as each has a latency of its own:
+        #
+        #   tensors   (2,)  (2, 3)  ()      flat   l l | g g g g g g | b      (9,)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         dist.all_reduce(flat)
         sums = flat.split([tensor.numel() for tensor in tensors])

@@ -182,6 +182,8 @@ class Trainer:
         """
         step_input = self._next_input().to(self.device)
         self._ahead = run_ahead(self._prefetch)
+        # Each process weights the mean losses of its part of the batch by its share of the
+        # predictions, so that sums over all processes are the means of the whole batch.
         losses = torch.zeros(len(self.objective.names), device=self.device)
         if weight := step_input.batch.weight:  # 0 if a small batch leaves nothing to this process
             losses = weight * self._losses(step_input)
