@@ -38,7 +38,7 @@ class Embedder:
             ValueError: The model carries no state.
         """
         self.model_dir, self.batch_size = model_dir, batch_size
-        self._embedder = Vectors.load(model_dir, device)
+        self._embedder = Vectors(model_dir, device)
         self._state: BiLMState | StatePolicy = "carry"
         if (
             not self._embedder.model.config.sequence_encoder.carries_state
