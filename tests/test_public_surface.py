@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tiny_model import tiny_model
 
 import elmokit
-from elmokit.nn.softmax import FullSoftmax
 
 
 @pytest.mark.parametrize("name", elmokit.__all__)
@@ -38,10 +37,7 @@ LINES = "".join(" ".join(sentence) + "\n" for sentence in SENTENCES)
 @pytest.fixture(scope="module")
 def model() -> elmokit.Pretrained:
     """A tiny language model."""
-    torch.manual_seed(1)
-    vocab = elmokit.Vocab(["<S>", "</S>", "<UNK>", "a", "b"])
-    bilm = elmokit.BiLM(elmokit.BiLMConfig.preset("tiny"))
-    return elmokit.Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab)
+    return tiny_model(["a", "b"])
 
 
 def embed_lines(directory: Path, model: Any) -> np.ndarray:

@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_model import tiny_model
 
 from elmokit.analysis.change import change
 from elmokit.analysis.similarity import compare, neighbors
 from elmokit.analysis.uses import WordForms, uses_of
 from elmokit.analysis.word_map import senses
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
-from elmokit.nn.bilm import BiLM
 from elmokit.storage.store import EmbeddingStore
 
 LINES = [
@@ -112,7 +110,7 @@ def test_change_between_stores_is_that_between_their_texts(
 def test_a_store_of_another_model_or_other_layers_is_refused(
     stored: Path, embedder: Embedder
 ) -> None:
-    other = Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), "cpu")
+    other = Embedder(tiny_model(), "cpu")
     for asked, model, message in ((0, embedder, "layers"), (None, other, "another model")):
         if stored.name != "all" or model is other:
             with pytest.raises(ValueError, match=message):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from allennlp_state import allennlp_state_dict
+from tiny_model import tiny_bilm
 
 from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import CheckpointError
-from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 
 EMBEDDER = "text_field_embedder.token_embedder_elmo._elmo."
@@ -21,8 +21,7 @@ EMBEDDER = "text_field_embedder.token_embedder_elmo._elmo."
 
 @pytest.fixture(scope="module")
 def bilm() -> BiLM:
-    torch.manual_seed(0)
-    return BiLM(BiLMConfig.preset("tiny"))
+    return tiny_bilm()
 
 
 @pytest.fixture

@@ -9,15 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from same_weights import assert_same_bilm
+from tiny_model import tiny_bilm
 
 from elmokit.checkpoints import archives
 from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import describe, load
 from elmokit.checkpoints.pretrained import CheckpointError
-from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM
 
 NAMES = ["model.tar.gz", "model.tgz", "model.tar", "model.zip"]
 WORDS = "<S>\n</S>\n<UNK>\nnaïve\n"
@@ -27,8 +25,7 @@ WORDS = "<S>\n</S>\n<UNK>\nnaïve\n"
 def model(tmp_path: Path) -> Path:
     """A directory as in the archives of the NLPL repository."""
     (tmp_path / "elmo").mkdir()
-    torch.manual_seed(0)
-    write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path / "elmo")
+    write_bilm_hdf5(tiny_bilm(), tmp_path / "elmo")
     (tmp_path / "elmo" / "vocab.txt.gz").write_bytes(gzip.compress(WORDS.encode()))
     return tmp_path / "elmo"
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from same_weights import assert_same_bilm
+from tiny_model import tiny_bilm
 
 from elmokit.checkpoints.exporting import convert, save_hdf5
 from elmokit.checkpoints.loading import load, save
@@ -127,9 +128,7 @@ def test_model_of_word_ids_converts_both_ways(tmp_path: Path) -> None:
 def test_what_hdf5_cannot_express_is_refused_and_leaves_nothing(
     config: BiLMConfig | None, message: str, tmp_path: Path
 ) -> None:
-    bilm = (
-        prepack(BiLM(BiLMConfig.preset("tiny")), torch.float32) if config is None else BiLM(config)
-    )
+    bilm = prepack(tiny_bilm(), torch.float32) if config is None else BiLM(config)
     with pytest.raises(ValueError, match=message):
         save_hdf5(Pretrained(bilm), tmp_path / "hdf5")
     assert list(tmp_path.iterdir()) == []

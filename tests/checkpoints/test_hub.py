@@ -8,18 +8,14 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-import torch
 from huggingface_hub import constants, errors
 from huggingface_hub.utils import filter_repo_objects
 from same_weights import assert_same_bilm
+from tiny_model import tiny_model
 
 from elmokit.checkpoints.hub import HubModel, hub_model
 from elmokit.checkpoints.loading import Pretrained, describe, load, save
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.vocab import Vocab
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -27,11 +23,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A directory with all that a repository may hold of a model of ours."""
-    torch.manual_seed(0)
-    vocab = Vocab(["<S>", "</S>", "<UNK>"])
-    bilm = BiLM(BiLMConfig.preset("tiny"))
-    softmax = FullSoftmax(len(vocab), 16)
-    save(Pretrained(bilm, softmax=softmax, vocab=vocab, card="# Tiny\n"), tmp_path / "saved")
+    save(tiny_model([], card="# Tiny\n"), tmp_path / "saved")
     return tmp_path / "saved"
 
 

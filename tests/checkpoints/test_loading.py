@@ -7,24 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from same_weights import assert_same_bilm
+from tiny_model import tiny_model
 
 import elmokit.checkpoints.loading as loading
 from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.exporting import save_hdf5
 from elmokit.checkpoints.loading import describe, load, save
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
-from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM
 
 Writer = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
 def model() -> Pretrained:
-    torch.manual_seed(0)
-    return Pretrained(BiLM(BiLMConfig.preset("tiny")), card="# Tiny\n")
+    return tiny_model(card="# Tiny\n")
 
 
 @pytest.fixture
@@ -115,7 +112,7 @@ def test_describe_lists_sizes_and_settings(model: Pretrained, tmp_path: Path) ->
 
 # --- Overwriting ----------------------------------------------------------------------------------
 
-TINY = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+TINY = tiny_model()
 WRITERS: dict[str, Writer] = {
     "save": lambda path: save(TINY, path, overwrite=True),
     "save_hdf5": lambda path: save_hdf5(TINY, path, overwrite=True),

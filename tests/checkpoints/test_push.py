@@ -10,29 +10,20 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-import torch
 import yaml
 from huggingface_hub import CommitOperationAdd
+from tiny_model import tiny_model
 
 from elmokit.checkpoints.exporting import card_with_metadata, push_to_hub
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.vocab import Vocab
 
 FILES = {"config.json", "model.safetensors", "softmax.safetensors", "vocab.txt", "README.md"}
 
 
 @pytest.fixture(scope="module")
 def model() -> Pretrained:
-    torch.manual_seed(0)
-    vocab = Vocab(["<S>", "</S>", "<UNK>"])
-    softmax = FullSoftmax(len(vocab), 16)
-    return Pretrained(
-        BiLM(BiLMConfig.preset("tiny")), softmax=softmax, vocab=vocab, card="# Tiny\n\nSmall.\n"
-    )
+    return tiny_model([], card="# Tiny\n\nSmall.\n")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from tiny_model import tiny_bilm
 
 from elmokit.checkpoints.bilm_hdf5 import arrays_of
 from elmokit.checkpoints.loading import describe, load
@@ -16,7 +16,6 @@ from elmokit.checkpoints.pretrained import CheckpointError, MixWeights
 from elmokit.checkpoints.tf_checkpoint import crc32c, dataset_name, find_prefix, read_index
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.lm.scoring import score
-from elmokit.nn.bilm import BiLM
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS / "fixtures"))
@@ -32,8 +31,7 @@ def tiny_checkpoint(folder: Path, **changed: np.ndarray | None) -> dict[str, np.
     """A checkpoint of bilm-tf's kind with options.json; `changed` replaces variables, or leaves
     them out if None.
     """
-    torch.manual_seed(0)
-    bilm = BiLM(BiLMConfig.preset("tiny"))
+    bilm = tiny_bilm()
     arrays = {
         f"lm/{name}".replace("RNN/MultiRNNCell/Cell", "rnn/multi_rnn_cell/cell_")
         .replace("/LSTMCell/W_P_0", "/lstm_cell/projection/kernel")

@@ -12,12 +12,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tiny_model import tiny_model
 
 import elmokit.checkpoints
 import elmokit.lm
 import elmokit.tasks.fitting.model
 from elmokit import cli
-from elmokit.nn.softmax import FullSoftmax
 
 
 def _exit_code(arguments: Sequence[str]) -> int:
@@ -166,11 +166,7 @@ def test_json_option_prints_what_programs_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n".join(SENTENCES))
-    vocab = elmokit.Vocab(["<S>", "</S>", "<UNK>", "dog", "the"])
-    bilm = elmokit.BiLM(elmokit.BiLMConfig.preset("tiny"))
-    elmokit.save(
-        elmokit.Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab), "model"
-    )
+    elmokit.save(tiny_model(["dog", "the"]), "model")
     assert cli.main([*shlex.split(command), "--model", "model", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert keys <= (answer[0] if isinstance(answer, list) else answer).keys()

@@ -10,13 +10,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from PIL import Image
+from tiny_model import tiny_model
 
 import elmokit
 from elmokit import cli
 from elmokit.lm import score_file
-from elmokit.nn import FullSoftmax
 
 TABLES = [".csv", ".tsv", ".jsonl", ".parquet"]
 PICTURES = [".svg", ".png", ".pdf"]
@@ -42,14 +41,7 @@ READ: dict[str, Any] = {
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, a classifier and a table of texts."""
     directory = tmp_path_factory.mktemp("outputs")
-    torch.manual_seed(0)
-    vocab = elmokit.Vocab(["<S>", "</S>", "<UNK>", "dog", "the", "a", "runs", "cat", "."])
-    model = elmokit.Pretrained(
-        elmokit.BiLM(elmokit.BiLMConfig.preset("tiny")),
-        softmax=FullSoftmax(len(vocab), 16),
-        vocab=vocab,
-        tokenizer="english-1",
-    )
+    model = tiny_model(["dog", "the", "a", "runs", "cat", "."], tokenizer="english-1")
     elmokit.save(model, directory / "model")
     labels = ["yes", "no", "yes", "no", "yes"]
     table = pd.DataFrame({"id": range(10, 15), "text": TEXT, "label": labels})
@@ -65,7 +57,8 @@ def check(file: Path, columns: set[str], rows: int) -> None:
     content = file.read_bytes()
     if file.suffix in READ:
         table = READ[file.suffix](file)
-        assert columns <= set(table) and len(table) == rows
+        assert columns <= set(table)
+        assert len(table) == rows
         predicted = [column for column in table if column.startswith("predicted")]
         assert bool(predicted) == (file.stem == "predict")
     elif file.suffix == ".png":
@@ -133,9 +126,11 @@ def test_regions_in_rows_are_scored_as_sentences(directory: Path, tmp_path: Path
     score_file(tmp_path / "regions.txt", tmp_path / "0.csv", model, **options)
     output = tmp_path / "1.parquet"
     score_file(tmp_path / "regions.csv", output, model, group=["item"], bits=True)
-    expected, found = pd.read_csv(tmp_path / "0.csv"), pd.read_parquet(output)
+    expected = pd.read_csv(tmp_path / "0.csv")
+    found = pd.read_parquet(output)
     assert found.region.tolist() == [text for _, text in regions]
-    assert found.rt.tolist() == list("01234") and found.line.tolist() == [1, 1, 3, 3, 5]
+    assert found.rt.tolist() == list("01234")
+    assert found.line.tolist() == [1, 1, 3, 3, 5]
     np.testing.assert_allclose(found.forward_bits, expected.forward_bits, atol=2e-6)
     for file in ("regions.csv", "none.txt"):  # which have no |
         (tmp_path / "none.txt").write_text("the dog runs\n")
@@ -146,9 +141,8 @@ def test_regions_in_rows_are_scored_as_sentences(directory: Path, tmp_path: Path
 
 def test_predictions_of_a_tagger_have_a_row_for_each_word(tmp_path: Path) -> None:
     examples = [(["a", "b"], ["X", "Y"]), (["b"], ["Y"])] * 4
-    model = elmokit.Pretrained(elmokit.BiLM(elmokit.BiLMConfig.preset("tiny")))
     config = elmokit.FitConfig(max_epochs=1)
-    tagger, _ = elmokit.fit("tagging", examples, examples, model=model, config=config)
+    tagger, _ = elmokit.fit("tagging", examples, examples, model=tiny_model(), config=config)
     tagger.save(tmp_path / "tagger")
     (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"words": w}) for w, _ in examples))
     arguments = ["predict", str(tmp_path / "text.jsonl"), "--model", str(tmp_path / "tagger")]

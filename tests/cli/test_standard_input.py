@@ -11,26 +11,19 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
+from tiny_model import tiny_model
 
 from elmokit import cli
-from elmokit.checkpoints.loading import Pretrained, save
-from elmokit.config import BiLMConfig
+from elmokit.checkpoints.loading import save
 from elmokit.embed.files import embed_file
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
 from elmokit.storage.store import EmbeddingStore
-from elmokit.text.vocab import Vocab
 
 TEXT = "the cat sees a dog\na dog\n"
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    vocab = Vocab(["<S>", "</S>", "<UNK>", *sorted(set(TEXT.split()))])
-    bilm = BiLM(BiLMConfig.preset("tiny"))
-    save(Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab), tmp_path / "model")
+    save(tiny_model(sorted(set(TEXT.split()))), tmp_path / "model")
     return tmp_path / "model"
 
 

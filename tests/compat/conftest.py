@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_model import tiny_bilm
 
 from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.compat.shared import warn_once
-from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -20,8 +20,7 @@ WORDS += ["They", "give", "state", "of", "art", "First", "sentence", ".", "Anoth
 
 
 def random_bilm() -> BiLM:
-    torch.manual_seed(3)
-    bilm = BiLM(BiLMConfig.preset("tiny"))
+    bilm = tiny_bilm(seed=3)
     with torch.no_grad():
         for parameter in bilm.parameters():
             parameter.normal_(0, 0.4)

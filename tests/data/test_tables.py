@@ -62,8 +62,6 @@ def test_marks_of_quotation_are_text_in_tsv(tmp_path: Path) -> None:
         ("a.csv", "id;text\n1;a, b\n", "separator"),
         ("a.csv", "id,body\n1,a\n", "'id', 'body'"),
         ("a.tsv", "id\ttext\n1\n", "line 2"),
-        ("a.jsonl", '{"text": "a"}\n[1]\n', "line 2"),
-        ("a.jsonl", '{"text": 5}\n', "line 1"),
         ("a.fasta", "MVLS\n", "line 1"),
         ("a.fasta", ">a\nMV1S\n", "line 2"),
     ],

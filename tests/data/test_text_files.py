@@ -7,21 +7,17 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-import torch
+from tiny_model import tiny_model
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.data.preparation import prepare
 from elmokit.data.text_files import TextFile, find_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluation import evaluate, score_file
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
 from elmokit.storage.store import EmbeddingStore
 from elmokit.text.tokenizers import get_tokenizer
-from elmokit.text.vocab import Vocab
 
 PARAGRAPHS = [
     "Mr. Smith didn't play the piano, he said. She could, and she did!",
@@ -44,10 +40,7 @@ def write(path: Path, lines: list[str]) -> Path:
 @pytest.fixture
 def model() -> Pretrained:
     """A tiny language model that records english-1 and knows all words of the text."""
-    torch.manual_seed(0)
-    vocab = Vocab.from_counts({word: 1 for sentence in SENTENCES for word in sentence.split()})
-    bilm = BiLM(BiLMConfig.preset("tiny"))
-    return Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab, tokenizer="english-1")
+    return tiny_model(sorted(set(" ".join(SENTENCES).split())), tokenizer="english-1")
 
 
 @pytest.fixture

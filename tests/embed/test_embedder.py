@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from layers_alone import layers_alone
+from tiny_model import tiny_model
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
@@ -19,9 +20,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.pipeline import Pipeline, Plan
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.softmax import FullSoftmax
 from elmokit.settings import StatePolicy
-from elmokit.text.vocab import Vocab
 
 LONGER = "The quick brown fox jumps over the lazy dog , twice and thrice and more often than that ."
 SENTENCES = [
@@ -35,11 +34,6 @@ SENTENCES = [
 MIX = MixWeights((0.5, 0.0, -0.5), gamma=1.5)
 
 
-def tiny(**settings) -> Pretrained:
-    torch.manual_seed(3)
-    return Pretrained(BiLM(BiLMConfig.preset("tiny")), **settings)
-
-
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     assert found.dtype == np.float32
     assert found.shape == expected.shape
@@ -48,7 +42,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.fixture
 def embedder() -> Embedder:
-    return Embedder(tiny(mix=MIX), device="cpu")
+    return Embedder(tiny_model(mix=MIX), device="cpu")
 
 
 def test_layers_are_those_of_the_bilm(embedder: Embedder) -> None:
@@ -75,7 +69,7 @@ def test_layers_are_those_of_the_bilm(embedder: Embedder) -> None:
 
 def test_a_prepacked_model_is_used_again_in_its_own_type_only(tmp_path: Path) -> None:
     save(
-        tiny(softmax=FullSoftmax(4, 16), vocab=Vocab(["<S>", "</S>", "<UNK>", "I"])),
+        tiny_model(["I"]),
         tmp_path / "model",
     )
     first = Embedder(tmp_path / "model", device="cpu", softmax=True)
@@ -92,7 +86,7 @@ def test_a_prepacked_model_is_used_again_in_its_own_type_only(tmp_path: Path) ->
 def test_vectors_of_documents_and_queries_are_those_of_encode(policy: StatePolicy) -> None:
     """LangChain's interface: lists of numbers, and no text depends on those before it."""
     texts = ["I like", "", "I like"]
-    embedder = Embedder(replace(tiny(), state_policy=policy), device="cpu")
+    embedder = Embedder(replace(tiny_model(), state_policy=policy), device="cpu")
     found = embedder.embed_documents(texts)
     assert all(isinstance(number, float) for vector in found for number in vector)
     np.testing.assert_allclose(found, embedder.encode(texts, state="zeros"), atol=1e-6)
@@ -119,7 +113,7 @@ def test_carried_state_goes_from_sentence_to_sentence_of_a_row(
 def test_the_warm_state_is_where_each_sentence_starts_when_the_model_says_so() -> None:
     torch.manual_seed(1)
     warm, other = (BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32)) for _ in range(2))
-    embedder = Embedder(tiny(warm_state=warm, state_policy="warm"), device="cpu")
+    embedder = Embedder(tiny_model(warm_state=warm, state_policy="warm"), device="cpu")
     for state in (warm, other):
         embedder.model.warm_state = state
         for sentence, vectors in zip(
@@ -129,7 +123,7 @@ def test_the_warm_state_is_where_each_sentence_starts_when_the_model_says_so() -
 
 
 def test_batches_of_sentences_without_end_are_those_of_embed() -> None:
-    embedder = Embedder(tiny(mix=MIX), device="cpu")
+    embedder = Embedder(tiny_model(mix=MIX), device="cpu")
     embedder.pipeline.batch_words = 20
     asked = 0
 
@@ -212,7 +206,7 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
     embeddings = embedder.embed(iter(texts))
     assert embeddings.tokens == expected
     assert [len(words) for words in embeddings.tokens] == [len(vectors) for vectors in embeddings]
-    small = Embedder(tiny(), device="cpu")
+    small = Embedder(tiny_model(), device="cpu")
     small.pipeline.batch_words = 4
     streamed = list(small.embed_stream(3 * texts))
     assert len(streamed) > 3
@@ -298,7 +292,7 @@ def test_embedder_loads_the_tokenizer_only_for_strings(embedder: Embedder) -> No
 
 
 def test_words_end_to_end_refuse_what_float16_cannot_hold() -> None:
-    large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
+    large = Embedder(tiny_model(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
         spec = OutputSpec.of(large.model, "mix", None, "float16")
         pipeline = large.pipeline
@@ -309,7 +303,7 @@ def test_words_end_to_end_refuse_what_float16_cannot_hold() -> None:
 def test_batches_are_even(seed: int) -> None:
     lengths = np.random.default_rng(seed).integers(0, 30, 50 * seed).tolist()
     sentences = [[str(number)] * length for number, length in enumerate(lengths)]
-    pipeline = Embedder(tiny(), device="cpu").pipeline
+    pipeline = Embedder(tiny_model(), device="cpu").pipeline
     pipeline.batch_words = 100
     pipeline.rows = 4
     batches = list(pipeline.split_evenly(sentences))
@@ -329,7 +323,7 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(
     sentences = [
         [f"{number}-{word}" for word in range(length)] for number, length in enumerate(lengths)
     ]
-    embedder = Embedder(tiny(), device="cpu")
+    embedder = Embedder(tiny_model(), device="cpu")
     embedder.pipeline.batch_words = 100
     embedder.pipeline.rows = 8
     run = []

@@ -18,9 +18,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import torch
 from directories import contents
 from own_process import kill, start_process
+from tiny_model import tiny_model
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
@@ -55,11 +55,8 @@ def random_lines(count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def embedder() -> Embedder:
-    torch.manual_seed(5)
-    bilm = BiLM(BiLMConfig.preset("tiny"))
-    return Embedder(
-        Pretrained(bilm, tokenizer="english-1", mix=MixWeights((0.2, 0.0, 0.4))), device="cpu"
-    )
+    model = tiny_model(tokenizer="english-1", mix=MixWeights((0.2, 0.0, 0.4)))
+    return Embedder(model, device="cpu")
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 import torch
 from backends import each_native_dtype
 from oracle import random_weights
+from tiny_model import tiny_bilm
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.pipeline import WordCache
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -29,7 +29,7 @@ SENTENCES = [
 
 def tiny() -> Pretrained:
     """Weights large enough that every bit counts."""
-    bilm = BiLM(BiLMConfig.preset("tiny"))
+    bilm = tiny_bilm()
     random_weights(bilm, seed=1, scale=0.4)
     generator = torch.Generator().manual_seed(0)
     h, c = (torch.randn(2, 2, 1, width, generator=generator) for width in (16, 32))

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tiny_model import tiny_model
 
 from elmokit.checkpoints.loading import BUNDLED_MODELS, save
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.lazy_embedder import LazyEmbedder
-from elmokit.nn.bilm import BiLM
 
 TEXTS = ["a text"]
 
@@ -47,7 +45,7 @@ def test_no_new_one_keeps_the_vectors_of_files_that_were_replaced(tmp_path: Path
     """In place, of the same size and with the times of the old ones: only their content tells them
     apart.
     """
-    model = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+    model = tiny_model()
     path = tmp_path / "model" / "model.safetensors"
     save(model, tmp_path / "model")
     lazy = LazyEmbedder(str(tmp_path / "model"))

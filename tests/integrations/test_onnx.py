@@ -9,6 +9,7 @@ import pytest
 import torch
 from efml_files import changed, write_efml
 from oracle import random_weights
+from tiny_model import tiny_bilm
 
 from elmokit.checkpoints.exporting import convert
 from elmokit.checkpoints.loading import load, save
@@ -153,7 +154,7 @@ def test_elmoformanylangs_is_exported(tmp_path: Path, encoder: str, parts: dict[
 
 
 def test_export_takes_whatever_load_takes_and_writes_the_same_bytes_again(tmp_path: Path) -> None:
-    bilm = BiLM(BiLMConfig.preset("tiny"))
+    bilm = tiny_bilm()
     save(Pretrained(bilm), tmp_path / "model")
     convert(tmp_path / "model", tmp_path / "a.onnx", "onnx")
     convert(Pretrained(bilm), tmp_path / "b.onnx", "onnx")

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: make test-integrations")
-import joblib
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
-from elmokit.checkpoints.loading import load, save
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
+from elmokit.checkpoints.loading import load
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.sklearn import ElmoVectorizer
-from elmokit.nn.bilm import BiLM
 
 TEXTS = [
     "The children play in the garden.",
@@ -96,18 +91,6 @@ def test_other_input_is_refused(vectorizer: ElmoVectorizer, texts: Any, reason: 
 def test_fit_checks_the_settings(settings: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         ElmoVectorizer(**settings).fit(TEXTS)
-
-
-def test_all_vectorizers_share_one_model_whose_content_joblib_hashes(tmp_path: Path) -> None:
-    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
-    one = ElmoVectorizer(tmp_path / "model")
-    other = ElmoVectorizer(str(tmp_path / "model"), pooling="max")
-    assert one.fit(TEXTS)._embedder.get() is other.fit(TEXTS)._embedder.get()
-    before = joblib.hash(ElmoVectorizer(tmp_path / "model"))
-    assert before == joblib.hash(clone(one)) == joblib.hash(one)
-    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model", overwrite=True)
-    assert joblib.hash(one) == before  # it has the old model, which is loaded
-    assert joblib.hash(ElmoVectorizer(tmp_path / "model")) != before
 
 
 def test_clones_and_pickles_are_small_and_compute_the_same(vectorizer: ElmoVectorizer) -> None:

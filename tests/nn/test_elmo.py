@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_model import tiny_bilm
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
@@ -19,18 +20,13 @@ SHAPES = [SENTENCES, [["one"]], [["a", "b"] * 4, ["c"]], [["words"] * 9] * 5]
 WORD_IDS = BiLMConfig(LSTMConfig(2, 6, 4), None, num_words=9, boundary_words=(3, 7))
 
 
-def tiny() -> BiLM:
-    torch.manual_seed(0)
-    return BiLM(BiLMConfig.preset("tiny"))
-
-
 def ids() -> Tensor:
     return torch.from_numpy(encode_sentences(SENTENCES)).long()
 
 
 def test_boundaries_stand_around_the_words_of_each_row() -> None:
     explicit = encode_sentences([["<S>", *sentence, "</S>"] for sentence in SENTENCES])
-    np.testing.assert_array_equal(tiny().token_encoder.add_boundaries(ids()).numpy(), explicit)
+    np.testing.assert_array_equal(tiny_bilm().token_encoder.add_boundaries(ids()).numpy(), explicit)
     padded = BiLM(WORD_IDS).token_encoder.add_boundaries(
         torch.tensor([[2, 3, 5], [9, 0, 0], [0, 0, 0]])
     )
@@ -55,7 +51,7 @@ def test_representations_are_mixes_of_the_layers_between_the_boundaries(config: 
 
 
 def test_state_is_an_argument_and_a_result() -> None:
-    elmo = Elmo(tiny()).eval()
+    elmo = Elmo(tiny_bilm()).eval()
     first = elmo(ids())
     second = elmo(ids(), first.state)
     again = elmo(ids())
@@ -72,7 +68,7 @@ def test_state_is_an_argument_and_a_result() -> None:
 
 
 def test_parts_of_a_frozen_bilm_may_be_unfrozen() -> None:
-    elmo = Elmo(tiny())
+    elmo = Elmo(tiny_bilm())
     elmo.bilm.sequence_encoder.requires_grad_(True)
     elmo(ids()).representations[0].square().sum().backward()
     assert all(weight.grad is not None for weight in elmo.bilm.sequence_encoder.parameters())
@@ -81,7 +77,7 @@ def test_parts_of_a_frozen_bilm_may_be_unfrozen() -> None:
 
 @pytest.mark.parametrize("freeze", [True, False])
 def test_what_a_hook_adds_to_a_bilm_learns(freeze: bool) -> None:
-    elmo = Elmo(tiny(), freeze=freeze)
+    elmo = Elmo(tiny_bilm(), freeze=freeze)
     elmo.bilm.requires_grad_(False)
     adapter = torch.zeros(16, requires_grad=True)
     elmo.bilm.sequence_encoder.stacks[0].layers[0].register_forward_hook(
@@ -98,8 +94,8 @@ def test_what_a_hook_adds_to_a_bilm_learns(freeze: bool) -> None:
 def test_elmo_in_another_number_type_gives_representations_of_that_type(
     dtype: torch.dtype, tolerance: float, freeze: bool
 ) -> None:
-    expected = Elmo(tiny(), freeze=freeze).eval()(ids()).representations[0].detach()
-    elmo = Elmo(tiny(), freeze=freeze).to(dtype).eval()
+    expected = Elmo(tiny_bilm(), freeze=freeze).eval()(ids()).representations[0].detach()
+    elmo = Elmo(tiny_bilm(), freeze=freeze).to(dtype).eval()
     (found,) = elmo(ids()).representations
     assert found.dtype == dtype
     torch.testing.assert_close(
@@ -115,7 +111,7 @@ def test_a_compiled_elmo_takes_batches_of_any_shape_and_leaves_the_bilm_as_it_is
     """Traced into the kernels, the biLM would be compiled in many pieces, and anew for each
     shape.
     """
-    elmo = Elmo(tiny()).eval()
+    elmo = Elmo(tiny_bilm()).eval()
     pieces = []
     compiled = torch.compile(elmo, backend="aot_eager")
     bilm = torch.compile(elmo.bilm, backend=lambda piece, _: pieces.append(piece))
@@ -129,7 +125,7 @@ def test_a_compiled_elmo_takes_batches_of_any_shape_and_leaves_the_bilm_as_it_is
 
 
 def test_dropout_is_for_training_only_and_differs_between_mixes() -> None:
-    elmo = Elmo(tiny(), num_mixes=2, dropout=0.5)
+    elmo = Elmo(tiny_bilm(), num_mixes=2, dropout=0.5)
     mask = (ids() > 0).any(dim=-1)
     first, second = (mix[mask] for mix in elmo(ids()).representations)
     assert 0.3 < (first == 0).double().mean() < 0.7
@@ -142,7 +138,7 @@ def test_dropout_is_for_training_only_and_differs_between_mixes() -> None:
 def test_several_mixes_learn_apart() -> None:
     """The biLM, which is frozen, does not learn."""
     torch.manual_seed(0)
-    elmo = Elmo(tiny(), num_mixes=2, dropout=0.0)
+    elmo = Elmo(tiny_bilm(), num_mixes=2, dropout=0.0)
     optimizer = torch.optim.SGD([p for p in elmo.parameters() if p.requires_grad], lr=0.5)
     before = {name: value.clone() for name, value in elmo.bilm.state_dict().items()}
     for _ in range(5):
@@ -162,7 +158,7 @@ def test_several_mixes_learn_apart() -> None:
 
 def test_ids_that_are_narrower_than_the_model_reads_give_the_same_vectors() -> None:
     """In training every filter saw windows of padding after a word."""
-    elmo = Elmo(tiny()).eval()
+    elmo = Elmo(tiny_bilm()).eval()
     sentences = [["the", "characteristics", "of"], ["misunderstanding"]]
     wide, narrow = (elmo(batch_to_ids(sentences, width)).representations[0] for width in (50, 18))
     torch.testing.assert_close(narrow, wide, rtol=0, atol=0)
@@ -193,14 +189,14 @@ def test_ids_that_are_no_words_of_the_model_are_refused(
     wrong: Any, error: type[Exception], word: str
 ) -> None:
     with pytest.raises(error, match=word):
-        Elmo(tiny())(wrong)
+        Elmo(tiny_bilm())(wrong)
 
 
 def test_elmo_takes_a_bilm_and_trains_none_that_is_prepacked() -> None:
     with pytest.raises(ValueError, match="takes a biLM"):
-        Elmo(Pretrained(tiny()))  # type: ignore[arg-type]
-    prepacked = prepack(tiny(), torch.float32)
-    expected = Elmo(tiny()).eval()(ids()).representations[0]
+        Elmo(Pretrained(tiny_bilm()))  # type: ignore[arg-type]
+    prepacked = prepack(tiny_bilm(), torch.float32)
+    expected = Elmo(tiny_bilm()).eval()(ids()).representations[0]
     torch.testing.assert_close(Elmo(prepacked).eval()(ids()).representations[0], expected)
     with pytest.raises(ValueError, match="prepacked"):
         Elmo(prepacked, freeze=False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +17,14 @@ import torch
 from oracle import Oracle, random_weights
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch_file
+from tiny_model import tiny_model
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.vocab import Vocab
+from elmokit.nn.bilm import BiLMState
 
 LINES = ["The cat sat .", "", "naïve 词向量 " + "x" * 60, "a b", "c"]
 
@@ -34,16 +34,11 @@ LINES = ["The cat sat .", "", "naïve 词向量 " + "x" * 60, "a b", "c"]
 
 @pytest.fixture(scope="module")
 def model() -> Pretrained:
-    bilm = BiLM(BiLMConfig.preset("tiny"))
-    vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "cat"])
-    random_weights(bilm, seed=4, scale=0.6)
-    torch.manual_seed(1)
-    warm = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
     mix = MixWeights((0.5, -0.2, 0.1), gamma=1.5)
-    softmax = FullSoftmax(len(vocab), 16)
-    return Pretrained(
-        bilm, softmax=softmax, vocab=vocab, tokenizer="whitespace-1", mix=mix, warm_state=warm
-    )
+    model = tiny_model(["the", "cat"], tokenizer="whitespace-1", mix=mix)
+    random_weights(model.bilm, seed=4, scale=0.6)
+    warm = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
+    return replace(model, warm_state=warm)
 
 
 @pytest.fixture(scope="module")

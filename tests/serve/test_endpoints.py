@@ -16,12 +16,12 @@ import torch
 from bundled_model import WIDTH
 from running_server import CORPUS, RunningServer
 from safetensors.numpy import load as from_safetensors
+from tiny_model import tiny_model
 from toy_encoders import CONFIGS
 
 from elmokit.analysis.similarity import compare, neighbors
 from elmokit.analysis.word_map import senses
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.candidates import next_words, substitutes
 from elmokit.lm.scoring import score
@@ -222,7 +222,8 @@ def test_compare_gives_the_similarity_of_each_layer(
         np.testing.assert_allclose(
             layer["similarities"], expected.similarities[layer["name"]], atol=1e-4
         )
-    assert [(tuple(use["words"]), use["position"], 1) for use in answer["uses"]] == expected.uses
+    uses = [(tuple(use["words"]), use["position"]) for use in answer["uses"]]
+    assert uses == [(use.sentence, use.position) for use in expected.uses]
     assert answer["layers"][0]["similarities"][0][1] == pytest.approx(1)  # layer 0 knows no context
 
 
@@ -232,8 +233,8 @@ def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(
     expected = neighbors("play", NOUN, CORPUS, embedder)
     for sentences in ({}, {"sentences": CORPUS.read_text().splitlines()}):
         answer = server.post("/neighbors", {"word": "play", "sentence": NOUN, **sentences}).json()
-        uses = [(tuple(use["words"]), use["position"], 1) for use in answer["neighbors"]]
-        assert uses == [use for _, use in expected.nearest]
+        uses = [(tuple(use["words"]), use["position"]) for use in answer["neighbors"]]
+        assert uses == [(use.sentence, use.position) for _, use in expected.nearest]
         similarities = [use["similarity"] for use in answer["neighbors"]]
         np.testing.assert_allclose(
             similarities, [similarity for similarity, _ in expected.nearest], atol=1e-4
@@ -358,11 +359,7 @@ def test_predict_is_the_answer_of_the_task_model(server: RunningServer, tagger: 
 
 
 def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(ask: Ask) -> None:
-    torch.manual_seed(3)
-    service = {
-        "embedder": Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), "cpu"),
-        "config": ServeConfig(),
-    }
+    service = {"embedder": Embedder(tiny_model(), "cpu"), "config": ServeConfig()}
     sentences = ["a play", "they play", "we play", "you play"]
     bodies = {
         "/tokenize": {"inputs": VERB},

@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from starlette.requests import Request
+from tiny_model import tiny_model
 
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
-from elmokit.nn.bilm import BiLM
 from elmokit.serve import ServeConfig
 from elmokit.serve.engine import Engine
 from elmokit.serve.schemas import RequestError
@@ -50,8 +47,7 @@ class GatedEmbedder(Embedder):
 
 @pytest.fixture(scope="module")
 def embedder() -> GatedEmbedder:
-    torch.manual_seed(5)
-    return GatedEmbedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), "cpu")
+    return GatedEmbedder(tiny_model(), "cpu")
 
 
 @pytest.fixture

@@ -4,14 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from oracle import random_weights
+from tiny_model import tiny_model
 
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
-from elmokit.nn.bilm import BiLM
 from elmokit.storage import exports
 from elmokit.storage.store import EmbeddingStore
 
@@ -22,10 +18,7 @@ LINES = ["the cat sat on the mat", "", "yes", "Hä 中文 🙂", "a dog"]
 
 @pytest.fixture(scope="module")
 def embedder() -> Embedder:
-    torch.manual_seed(5)
-    bilm = BiLM(BiLMConfig.preset("tiny"))
-    random_weights(bilm, seed=5, scale=0.5)
-    return Embedder(Pretrained(bilm, tokenizer="whitespace-1"), "cpu")
+    return Embedder(tiny_model(tokenizer="whitespace-1"), "cpu")
 
 
 @pytest.fixture

@@ -135,7 +135,8 @@ def test_a_store_of_other_settings_begins_anew_and_is_read_when_it_is_complete(
         directory = tmp_path / str(number)
         fill(directory, TOP)
         assert StoreWriter(directory, TOP).shards().keys() == {0, 1, 2}
-        assert StoreWriter(directory, other).shards() == {} and other.is_at(directory)
+        assert StoreWriter(directory, other).shards() == {}
+        assert other.is_at(directory)
         with pytest.raises(ValueError, match="not complete"):
             EmbeddingStore(directory)
     with pytest.raises(FileNotFoundError, match=r"no index\.json"):

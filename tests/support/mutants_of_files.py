@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -16,14 +17,12 @@ import torch
 from allennlp_state import allennlp_state_dict
 from efml_files import write_efml
 from tf_bundle import entry, write_bundle, write_index
+from tiny_model import tiny_model
 
 from elmokit.checkpoints.bilm_hdf5 import arrays_of, write_bilm_hdf5
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
-from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.text.vocab import Vocab
+from elmokit.nn.bilm import BiLMState
 
 ABSURD = (
     0,
@@ -53,18 +52,11 @@ nothing).
 
 
 def tiny() -> Pretrained:
-    torch.manual_seed(0)
-    vocab = Vocab(["<S>", "</S>", "<UNK>", "naïve", "the"])
-    return Pretrained(
-        BiLM(BiLMConfig.preset("tiny")),
-        softmax=FullSoftmax(len(vocab), 16),
-        vocab=vocab,
-        card="# Tiny\n",
-        tokenizer="english-1",
-        state_policy="warm",
-        mix=MixWeights((0.5, 0.0, -0.5), gamma=1.5),
-        warm_state=BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32)),
-    )
+    """With all that a directory can hold."""
+    mix = MixWeights((0.5, 0.0, -0.5), gamma=1.5)
+    model = tiny_model(["naïve", "the"], card="# Tiny\n", tokenizer="english-1", mix=mix)
+    warm = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
+    return replace(model, state_policy="warm", warm_state=warm)
 
 
 def write_native(folder: Path) -> Path:

@@ -15,15 +15,13 @@ from typing import Any
 import pytest
 import torch
 from own_process import kill, start_process
+from tiny_model import tiny_model
 from toy_encoders import write_config
 from toy_run import NUM_SENTENCES, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE
 
 from elmokit.checkpoints.loading import load, save
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.data.preparation import prepare
 from elmokit.lm.evaluation import evaluate
-from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.finetuning import finetune
@@ -358,7 +356,7 @@ def test_what_cannot_be_trained_is_refused_before_the_training(
     for name, content in {"bad": b"fine\nnot \xff\n", "raw": b"The cat sees.\n" * 50}.items():
         (tmp_path / name).write_bytes(content)
     prepare([tmp_path / "raw"], tmp_path / "shards", processes=1)
-    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "headless")
+    save(tiny_model(), tmp_path / "headless")
     words = Vocab.from_counts(Vocab.count_words(settings.corpus)).words
     Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "ascending.txt")
     (tmp_path / "taken" / "model").mkdir(parents=True)

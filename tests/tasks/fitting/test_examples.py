@@ -131,9 +131,6 @@ def test_pairs_come_from_tuples_and_frames() -> None:
         ),
         ("classification", [("a", "b"), ("a", float("nan"))], "example 2"),
         ("classification", [("a", "b", "c")], "example 1"),
-        ("classification", [(5, "b")], "example 1"),
-        ("classification", ["texts", "without labels"], "example 1"),
-        ("tagging", [(["Ann"], ["B-PER", "O"])], "example 1"),
         ("tagging", [(["Ann"], [3])], "example 1.*names"),
     ],
 )

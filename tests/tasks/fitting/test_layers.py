@@ -5,12 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from tiny_model import tiny_model
 
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.nn.bilm import BiLM
 from elmokit.tasks.fitting import layers as layers_module
 from elmokit.tasks.fitting.layers import LayerCache
 
@@ -19,8 +16,7 @@ SENTENCES = [["the", "cat"], [], ["a", "naïve", "\u2028", "词"], ["the", "cat"
 
 @pytest.fixture
 def embedder() -> Embedder:
-    torch.manual_seed(0)
-    return Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), "cpu")
+    return Embedder(tiny_model(), "cpu")
 
 
 class Counting(LayerCache):
@@ -98,7 +94,7 @@ def test_layers_equal_those_of_the_embedder_and_are_kept_apart_from_other_models
     )
     np.testing.assert_allclose(read(cache, SENTENCES[:3]), expected, atol=1e-3)
     others = (
-        Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), "cpu"),
+        Embedder(tiny_model(seed=1), "cpu"),
         Embedder(embedder.model, "cpu", "bfloat16"),
     )
     for other in others:
