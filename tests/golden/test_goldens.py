@@ -17,7 +17,7 @@ from torch import Tensor
 from elmokit.checkpoints.loading import load
 from elmokit.compat.allennlp import Elmo, ElmoEmbedder, _ElmoBiLm, batch_to_ids
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel, weight_layers
-from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.nn.elmo import ScalarMix
 from elmokit.text.characters import encode_sentences
 
 TOLERANCE = 5e-6  # 1.7e-6 is the largest difference on any backend
@@ -178,13 +178,17 @@ def test_mixes_equal_those_of_bilm_tf(goldens: Goldens, sentences: Sentences, na
     ops = BidirectionalLanguageModel(*files(goldens(name)))(batch)
     layers = ops["lm_embeddings"].transpose(0, 1)
     mask = ops["mask"]
-    only_top = [-1e9] * (len(layers) - 1) + [0.0]
+    only_top = torch.eye(len(layers))[-1]
     for key, ours, theirs in (
-        ("mix_equal", {}, {}),
-        ("mix_layer_norm", {"layer_norm": True}, {"do_layer_norm": True}),
-        ("top", {"fixed_weights": only_top}, {"use_top_only": True}),
+        ("mix_equal", ScalarMix(len(layers))(layers), {}),
+        (
+            "mix_layer_norm",
+            ScalarMix(len(layers), layer_norm=True)(layers, mask),
+            {"do_layer_norm": True},
+        ),
+        ("top", ScalarMix.mix(layers, only_top), {"use_top_only": True}),
     ):
-        assert_close(ScalarMix(len(layers), **ours)(layers, mask), golden[key], mask)
+        assert_close(ours, golden[key], mask)
         assert_close(weight_layers(key, ops, **theirs)["weighted_op"], golden[key], mask)
 
 

@@ -25,7 +25,7 @@ from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.spacy import elmo_tok2vec, embed_docs, make_elmo
-from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.nn.elmo import ScalarMix
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [

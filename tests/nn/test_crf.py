@@ -117,7 +117,7 @@ def test_decoding_keeps_to_the_allowed_moves():
     tags = ["O", "B-X", "I-X", "I-Y"]
     allowed = span_transitions(tags)
     torch.manual_seed(3)
-    crf = CRF(len(tags), allowed)
+    crf = CRF.of_spans(tags)
     mask = torch.ones(50, 6, dtype=torch.bool)
     decoded = crf.decode(3 * torch.randn(50, 6, len(tags)), mask)
     assert allowed.first[decoded[:, 0]].all()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from elmokit.nn.dropout import LEVELS, apply_dropout
+from elmokit.nn.bidirectional import LEVELS, apply_dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.25, 0.5, 0.9])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.nn.elmo import ScalarMix
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -59,14 +59,4 @@ def test_layer_norm_in_float64_keeps_its_digits() -> None:
     expected = mixed(layers, np.zeros(3), 1.0, mask)
     np.testing.assert_allclose(
         mix(layers.double(), mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=1e-12
-    )
-
-
-def test_fixed_weights_go_through_the_softmax_and_never_learn() -> None:
-    layers, _ = batch()
-    mix = ScalarMix(3, fixed_weights=[1.0, 0.0, -1.0])
-    assert not any(parameter.requires_grad for parameter in mix.parameters())
-    assert not mix(layers).requires_grad
-    np.testing.assert_allclose(
-        mix(layers).numpy(), mixed(layers, np.array([1.0, 0.0, -1.0]), 1.0), rtol=2e-5
     )

@@ -6,18 +6,16 @@ CharCNN         the token encoder of ELMo: characters of words -> vectors
 CRF             a linear chain over tags
 Elmo            a biLM and learned mixes of its layers, for a downstream network
 FullSoftmax     the output layer of the language model, exact or sampled
-ScalarMix       a learned mix of layers
+ScalarMix       a mix of layers, by learned or by given weights
 batch_to_ids    sentences -> character ids for `Elmo`
-mix_layers      a mix of layers by given weights
 prepack         a biLM without gradients, whose weights lie as the kernels read them
 """
 
 from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.crf import CRF
-from elmokit.nn.elmo import Elmo, batch_to_ids
+from elmokit.nn.elmo import Elmo, ScalarMix, batch_to_ids
 from elmokit.nn.inference import prepack
-from elmokit.nn.scalar_mix import ScalarMix, mix_layers
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.nn.token_encoders import CharCNN
 
@@ -30,6 +28,5 @@ __all__ = [
     "FullSoftmax",
     "ScalarMix",
     "batch_to_ids",
-    "mix_layers",
     "prepack",
 ]

@@ -1,4 +1,6 @@
-"""Two stacks of layers, one for each direction, and the state that they carry between texts."""
+"""What sequence encoders share: two stacks of layers, one for each direction, the state that they
+carry between texts, and dropout.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from elmokit.runtime import needs_grad
 from elmokit.threads import run_on_streams, run_side_by_side
 
 Result = TypeVar("Result")
+LEVELS = 1 << 16  # 16 random bits decide whether dropout drops a value
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,36 @@ class BiLMState:
     def of_direction(self, d: int, rows: Tensor | slice = slice(None)) -> list[LSTMState]:
         """The state of each layer of direction `d`; with `rows` of those rows, in that order."""
         return [LSTMState(h[rows], c[rows]) for h, c in zip(self.h[d], self.c[d], strict=True)]
+
+
+def apply_dropout(x: Tensor, probability: float) -> Tensor:
+    """Set each value to 0 with a given probability, and scale the others to the same mean.
+
+    PyTorch's own dropout draws a random number for each value; this draws one for four, from
+    PyTorch's default generator of the device.
+
+    Args:
+        x: Of any shape.
+        probability: Of a value to be dropped, rounded to a multiple of 1/65,536; with 0, x itself
+            is returned.
+
+    Returns:
+        A tensor like x.
+
+    Raises:
+        ValueError: If the probability is below 0, or 1 or more.
+    """
+    if not 0 <= probability < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, not {probability}")
+    if probability == 0:
+        return x
+    kept = min(max(round((1 - probability) * LEVELS), 1), LEVELS - 1)
+    count = -(-x.numel() // 4)
+    numbers = torch.empty(count, dtype=torch.int64, device=x.device)
+    numbers.random_(-(1 << 63), None)
+    # Four values of 16 bits, from -LEVELS / 2 to LEVELS / 2 - 1, in each number of 64 bits.
+    draws = numbers.view(torch.int16)[: x.numel()].view(x.shape)
+    return x * (draws < kept - LEVELS // 2).to(x.dtype).mul_(LEVELS / kept)
 
 
 def has_hooks(module: nn.Module) -> bool:

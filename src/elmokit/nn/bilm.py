@@ -1,10 +1,20 @@
-"""The bidirectional language model (paper section 3.1; bilm/model.py)."""
+"""The bidirectional language model (paper section 3.1; bilm/model.py).
+
+Of a sentence of words t_1 .. t_N, two language models predict each word, one from those before it,
+the other one from those after it, and learn to maximize
+
+    sum_k log p(t_k | t_1 .. t_k-1; x, fwd, s) + log p(t_k | t_k+1 .. t_N; x, bwd, s)
+
+They share x, the token layer (`token_encoder`), and s, the softmax (`FullSoftmax`); each direction
+has layers of its own (`sequence_encoder`). The representations of word k are its token vector,
+twice, and the outputs h_kj of both directions of each layer j = 1 .. L above it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +23,7 @@ from elmokit.config import BiLMConfig
 from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.efml import EfmlEncoder
 from elmokit.nn.interleaved import InterleavedLSTM
-from elmokit.nn.lstm import BidirectionalLSTM, LSTMLayer
+from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.nn.token_encoders import CharCNN, TokenEncoder, WordEmbedding
 from elmokit.nn.transformer import BidirectionalTransformer
 from elmokit.ops import PackedText, Packing, upload
@@ -45,8 +55,7 @@ class BiLMOutput:
 
 
 class BiLM(nn.Module):
-    """The bidirectional language model: ids of words with their boundaries -> the token layer and
-    every layer above.
+    """Ids of words with their boundaries -> the token layer and every layer above.
 
     Its parts are `token_encoder`, ids -> vectors of words, and `sequence_encoder`, vectors ->
     layers.
@@ -56,18 +65,16 @@ class BiLM(nn.Module):
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
-        self.config = config
-        self.token_encoder = self._create_token_encoder()
-        self.sequence_encoder = SEQUENCE_ENCODERS[config.encoder_name](config.sequence_encoder)
-
-    def _create_token_encoder(self) -> TokenEncoder:
-        config, dim = self.config, self.config.sequence_encoder.projection_dim
+        self.config, dim = config, config.sequence_encoder.projection_dim
+        self.token_encoder: TokenEncoder
         if config.char_cnn is not None:
-            return CharCNN(config.char_cnn, dim)
-        if config.efml is not None:
-            return EfmlEncoder(config.efml, dim)
-        assert config.num_words is not None
-        return WordEmbedding(config.num_words, dim, config.boundary_words)
+            self.token_encoder = CharCNN(config.char_cnn, dim)
+        elif config.efml is not None:
+            self.token_encoder = EfmlEncoder(config.efml, dim)
+        else:
+            words = cast(int, config.num_words)
+            self.token_encoder = WordEmbedding(words, dim, config.boundary_words)
+        self.sequence_encoder = SEQUENCE_ENCODERS[config.encoder_name](config.sequence_encoder)
 
     @disable_compile
     def forward(
@@ -158,11 +165,8 @@ class BiLM(nn.Module):
         """Run sentences some words of which are hidden, for an encoder that merges the directions.
 
         Args:
-            words: As in `run`.
-            tokens: As in `run`.
-            packing: As in `run`.
+            words, tokens, packing, dropout: As in `run`.
             hidden: The slot of each hidden word in each direction, (2, M).
-            dropout: As in `run`.
 
         Returns:
             The input of the softmax for the hidden words, (M, D): the sum of the two halves of the
@@ -188,14 +192,11 @@ class BiLM(nn.Module):
         return BiLMState.zeros(self.config.sequence_encoder, rows, like)
 
     def hidden_matrices(self) -> list[nn.Parameter]:
-        """The weight matrices but for embeddings: of LSTMs, highway layers and projections."""
-        matrices = []
-        for module in self.modules():
-            if isinstance(module, LSTMLayer):
-                matrices += [module.input_weight, module.recurrent_weight, module.projection_weight]
-            elif isinstance(module, nn.Linear):
-                matrices.append(module.weight)
-        return [matrix for matrix in matrices if matrix is not None]
+        """The weight matrices but for embeddings: of highway layers, projections and layers."""
+        modules = self.token_encoder.modules()
+        linear: Any = [module.weight for module in modules if isinstance(module, nn.Linear)]
+        weights = self.sequence_encoder.parameters()
+        return linear + [weight for weight in weights if weight.dim() == 2]
 
     @property
     def device(self) -> torch.device:

@@ -46,33 +46,29 @@ class CRF(nn.Module):
     """Scores tag sequences: the sum of given scores of tags at tokens, and of learned scores of the
     first tag, of each pair of neighbours, and of the last tag.
 
-    `allowed` restricts what `decode` returns, but not the likelihood, so that gold tags that break
-    a rule do not make the loss infinite. Masks are bool and True from the first token to the last:
-    padding is on the right.
+    Rules of `of_spans` restrict what `decode` returns, but not the likelihood, so that gold tags
+    that break one do not make the loss infinite. Masks are bool and True from the first token to
+    the last: padding is on the right.
     """
 
-    def __init__(self, num_tags: int, allowed: Transitions | None = None):
+    def __init__(self, num_tags: int) -> None:
         super().__init__()
         self.first = nn.Parameter(torch.empty(num_tags).uniform_(-0.1, 0.1))
         self.step = nn.Parameter(torch.empty(num_tags, num_tags).uniform_(-0.1, 0.1))
         self.last = nn.Parameter(torch.empty(num_tags).uniform_(-0.1, 0.1))
-        if allowed is None:
-            everything = torch.ones(num_tags, num_tags, dtype=torch.bool)
-            allowed = Transitions(everything[0], everything, everything[0])
-        for name, moves in allowed._asdict().items():
-            penalty = torch.zeros(moves.shape).masked_fill(~moves, FORBIDDEN)
-            self.register_buffer(f"{name}_penalty", penalty, persistent=False)
+        for name, scores in [*self.named_parameters()]:
+            self.register_buffer(f"{name}_penalty", torch.zeros(scores.shape), persistent=False)
 
     @staticmethod
     def of_spans(tags: Sequence[str]) -> CRF:
         """A CRF over tags of a span scheme, which decodes well-formed spans only."""
-        return CRF(len(tags), span_transitions(tags))
+        crf = CRF(len(tags))
+        for penalty, allowed in zip(crf.buffers(), span_transitions(tags), strict=True):
+            penalty.masked_fill_(~allowed, FORBIDDEN)
+        return crf
 
     def log_likelihood(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Log-probability (B,) of tags (B, T), from scores (B, T, K) and mask (B, T)."""
-        return self._path_score(scores, tags, mask) - self._log_partition(scores, mask)
-
-    def _path_score(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         # Of a sentence with tags a, b and c:
         #
         #     scores[0, a]     scores[1, b]     scores[2, c]      emitted
@@ -85,7 +81,8 @@ class CRF(nn.Module):
         moved = moved.masked_fill(~mask[:, 1:], 0).sum(1)
         rows = torch.arange(len(tags), device=tags.device)
         last_tags = tags[rows, mask.sum(1) - 1]
-        return emitted + moved + self.first[tags[:, 0]] + self.last[last_tags]
+        path = emitted + moved + self.first[tags[:, 0]] + self.last[last_tags]
+        return path - self._log_partition(scores, mask)
 
     def _log_partition(self, scores: Tensor, mask: Tensor) -> Tensor:
         total = self.first + scores[:, 0]  # (B, K): log-sum of all paths that end in each tag
@@ -99,9 +96,8 @@ class CRF(nn.Module):
     @torch.no_grad()
     def decode(self, scores: Tensor, mask: Tensor) -> Tensor:
         """The best allowed tag sequence of each row (Viterbi), (B, T) int64 with 0 at padding."""
-        first = self.first + self.get_buffer("first_penalty")
-        step = self.step + self.get_buffer("step_penalty")
-        last = self.last + self.get_buffer("last_penalty")
+        pairs = zip(self.parameters(), self.buffers(), strict=True)
+        first, step, last = (learned + penalty for learned, penalty in pairs)
         best = first + scores[:, 0]  # (B, K): score of the best path that ends in each tag
         # of step t: the tag at t - 1 on the best path to each tag at t; padding stays where it is
         sources = []

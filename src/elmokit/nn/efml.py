@@ -33,7 +33,8 @@ class EfmlEncoder(TokenEncoder):
 
     def __init__(self, config: EfmlEncoderConfig, output_dim: int) -> None:
         super().__init__()
-        self.config = config
+        self.config, limit = config, config.max_characters
+        self.limit = None if limit is None else limit - 2  # of a word, without the marks around it
         self.input = " and ".join(name for name in ("words", "characters") if getattr(config, name))
         self.word_embedding = self.char_cnn = None
         if config.words:
@@ -55,9 +56,7 @@ class EfmlEncoder(TokenEncoder):
 
     def ids(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
         """Rows of the dictionaries plus one, (U, 1 + C); <bos> and <eos> are boundaries, too."""
-        limit = self.config.max_characters
-        limit = None if limit is None else limit - 2
-        words = [BOUNDARIES.get(word) or word[:limit] for word in words]
+        words = [BOUNDARIES.get(word) or word[: self.limit] for word in words]
         columns = []
         if self.config.words:
             rows = self.config.word_rows
@@ -92,11 +91,7 @@ class EfmlEncoder(TokenEncoder):
 
     @property
     def word_limit(self) -> str:
-        limit = self.config.max_characters
-        return "no limit" if limit is None else f"{limit - 2} characters"
+        return "no limit" if self.limit is None else f"{self.limit} characters"
 
     def count_truncated(self, words: Sequence[str]) -> int:
-        limit = self.config.max_characters
-        if limit is None:
-            return 0
-        return sum(len(word) > limit - 2 and word not in BOUNDARIES for word in words)
+        return sum(word[: self.limit] != word and word not in BOUNDARIES for word in words)

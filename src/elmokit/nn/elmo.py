@@ -1,4 +1,7 @@
-"""ELMo for a downstream model: a biLM and learned mixes (paper sections 3.2 and 3.3)."""
+"""ELMo for a downstream model: a biLM and learned mixes (paper sections 3.2 and 3.3).
+
+ELMo_k = gamma sum_j s_j h_kj,  s = softmax(w)      of the layers h_kj of word k (equation 1)
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,63 @@ from torch import Tensor, nn
 from elmokit.nn.bidirectional import BiLMState, has_hooks
 from elmokit.nn.bilm import BiLM, BiLMOutput
 from elmokit.nn.inference import PrepackCache
-from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.runtime import disable_compile, needs_grad
 from elmokit.text import TruncationWarning, count_truncated, encode_sentences
 from elmokit.threads import run_on_own_thread
+
+LAYER_NORM_EPSILON = 1e-12  # bilm-tf's; AllenNLP has 1e-13, which float32 cannot tell apart
+
+
+def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
+    real = layer[mask].to(torch.promote_types(layer.dtype, torch.float32))
+    mean = real.mean()
+    variance = (real - mean).square().mean()
+    return ((layer - mean) * torch.rsqrt(variance + LAYER_NORM_EPSILON)).to(layer.dtype)
+
+
+class ScalarMix(nn.Module):
+    """A weighted sum of layers, whose `weights` (before a softmax) and `gamma` learn.
+
+    With `layer_norm`, each layer is first normalized to mean 0 and variance 1 over the whole batch
+    (all dimensions of all positions where the mask is True), as in bilm-tf and AllenNLP: results
+    then depend on the batch.
+    """
+
+    def __init__(self, num_layers: int, *, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.layer_norm = layer_norm
+        self.weights = nn.Parameter(torch.zeros(num_layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix layers.
+
+        Args:
+            layers: (L+1, ..., 2D).
+            mask: (...), True for words; for layer norm only.
+
+        Returns:
+            (..., 2D), in the number type of the weights.
+        """
+        return self.mix(layers, self.gamma * self.layer_weights(), mask, self.layer_norm)
+
+    @staticmethod
+    def mix(
+        layers: Tensor, weights: Tensor, mask: Tensor | None = None, layer_norm: bool = False
+    ) -> Tensor:
+        """`forward` with given weights (L+1,), to which no softmax is applied."""
+        if layer_norm:
+            is_word = cast(Tensor, mask).bool()
+            layers = torch.stack([_normalized(layer, is_word) for layer in layers])
+        return torch.tensordot(weights.to(layers.dtype), layers, dims=1).to(weights.dtype)
+
+    def layer_weights(self) -> Tensor:
+        """The weights after the softmax, (L+1,)."""
+        return torch.softmax(self.weights, dim=0)
+
+    def penalty(self, coefficient: float) -> Tensor:
+        """The L2 penalty on the weights, which draws them towards an average (bilm/data.py:541)."""
+        return coefficient * self.weights.square().sum()
 
 
 @dataclass(frozen=True)
@@ -83,8 +139,6 @@ class Elmo(nn.Module):
         num_mixes: int = 1,
         dropout: float = 0.5,
         freeze: bool = True,
-        *,
-        fixed_weights: Sequence[float] | None = None,
     ) -> None:
         """Put mixes on top of a biLM.
 
@@ -94,8 +148,6 @@ class Elmo(nn.Module):
             dropout: Dropout probability on each mix.
             freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of
                 `bilm` itself, and so freezes it, or not, for everything else that uses it.
-            fixed_weights: Weights of the layers before the softmax, L+1 numbers, which then do not
-                learn; gamma is 1 (that of a model's own mix is `model.mix.gamma`).
 
         Raises:
             ValueError: `bilm` is something else, such as the whole model, or is prepacked and
@@ -114,8 +166,7 @@ class Elmo(nn.Module):
         bilm.requires_grad_(not freeze)
         self._prepacked = PrepackCache()
         self.mixes = nn.ModuleList(
-            ScalarMix(bilm.config.num_representations, fixed_weights=fixed_weights)
-            for _ in range(num_mixes)
+            ScalarMix(bilm.config.num_representations) for _ in range(num_mixes)
         )
         self.dropout = nn.Dropout(dropout)
 

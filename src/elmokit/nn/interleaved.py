@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import InterleavedConfig
-from elmokit.nn.bidirectional import BiLMState, is_observed, run_directions
-from elmokit.nn.dropout import apply_dropout
+from elmokit.nn.bidirectional import BiLMState, apply_dropout, is_observed, run_directions
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops import LSTMState, Packing

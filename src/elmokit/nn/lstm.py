@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.bidirectional import Bidirectional, BiLMState, is_observed
-from elmokit.nn.dropout import apply_dropout
+from elmokit.nn.bidirectional import Bidirectional, BiLMState, apply_dropout, is_observed
 from elmokit.ops import LSTMState, Packing, lstm
 
 

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import TransformerConfig
-from elmokit.nn.bidirectional import Bidirectional, BiLMState, is_observed
-from elmokit.nn.dropout import apply_dropout
+from elmokit.nn.bidirectional import Bidirectional, BiLMState, apply_dropout, is_observed
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops import Packing, allocate
 
@@ -43,7 +42,7 @@ class AttentionLayout:
     Padding follows the words of a segment, and attention only looks back, so that no mask is
     needed. A segment longer than the context is cut into blocks of it, each of which attends to
     itself and to the block before it. With LENGTH_MULTIPLE 4 and a context of 8, segments of 3, 9
-    and 4 words, whose groups are (2, 4) and (1, 16):
+    and 4 words, whose groups (count, length) are (2, 4) and (1, 16):
 
         a a a -  c c c c  b b b b b b b b  b - - - - - - -
         0        4        8                16
@@ -58,15 +57,12 @@ class AttentionLayout:
         block_lengths = -(-segments.lengths // self.context) * self.context
         padded = np.where(is_long, block_lengths, short_lengths)
 
-        # The short segments come first, those of equal padded length together.
-        order = np.lexsort((padded, is_long))
+        # Segments of equal padded length lie together: they are attended to at once.
+        order = np.argsort(padded, kind="stable")
         begins = np.empty_like(padded)
         begins[order] = np.cumsum(padded[order]) - padded[order]
-        # How many segments are attended to at once, and their padded length; long ones alone.
-        lengths, counts = np.unique(padded[~is_long], return_counts=True)
-        long_lengths = padded[order][(~is_long).sum() :]
-        self.groups: list[tuple[int, int]] = [*zip(counts.tolist(), lengths.tolist(), strict=True)]
-        self.groups += [(1, length) for length in long_lengths.tolist()]
+        lengths, counts = np.unique(padded, return_counts=True)
+        self.groups = [*zip(counts.tolist(), lengths.tolist(), strict=True)]
 
         # The row of each slot in the buffer, and the rows of no slot.
         rows = np.empty_like(segments.slots)
@@ -122,23 +118,24 @@ class AttentionLayout:
         return queries, keys, rows[:, :, 2].transpose(1, 2)
 
     def _attend_causally(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attention within segments (count, heads, T, d); a long one in memory linear in T."""
-        context = self.context
+        """Attention within segments (count, heads, T, d), in memory linear in T."""
+        count, context = len(queries), self.context
+        first = _attention(
+            *(part[:, :, :context] for part in (queries, keys, values)), is_causal=True
+        )
         if queries.shape[2] <= context:
-            return _attention(queries, keys, values, is_causal=True)
+            return first
 
         def windows(part: Tensor, width: int) -> Tensor:
-            """(1, heads, T, d) -> one window a block, (windows, heads, width, d)."""
-            return part[0].unfold(1, width, context).permute(1, 0, 3, 2)
+            """A window for each later block, (count * windows, heads, width, d)."""
+            return part.unfold(2, width, context).permute(0, 2, 1, 4, 3).flatten(0, 1)
 
         # Blocks of queries      0    1     2     3
         # see those of the keys  0   0 1   1 2   2 3
-        first = [part[:, :, :context] for part in (queries, keys, values)]
-        later = windows(queries, context)[1:]
+        later = windows(queries[:, :, context:], context)
         seen = [windows(part, 2 * context) for part in (keys, values)]
-        outputs = _attention(later, *seen, attn_mask=self.band)
-        outputs = outputs.transpose(0, 1).flatten(1, 2)
-        return torch.cat([_attention(*first, is_causal=True), outputs[None]], dim=2)
+        outputs = _attention(later, *seen, attn_mask=self.band).unflatten(0, (count, -1))
+        return torch.cat([first, outputs.transpose(1, 2).flatten(2, 3)], dim=2)
 
 
 def _linear(in_features: int, out_features: int, summands: int = 1) -> Projection:

@@ -67,21 +67,13 @@ def _float32_sums(request: Request) -> str | None:
 
 def _prepacked_products(request: Request) -> str | None:
     dtype, depths = request.dtype, request.sizes
-    if (reason := _library_on_cpu(request)) is not None:
-        return reason
-    if dtype == torch.bfloat16:
-        return (
-            "bfloat16 is multiplied in pairs: a size is odd"
-            if any(depth % 2 for depth in depths)
-            else None
-        )
-    if dtype == torch.int8:
-        return (
-            "too many products for a sum of 32 bits"
-            if max(depths, default=0) > MAX_INT8_DEPTH
-            else None
-        )
-    return None if dtype == torch.float32 else f"it is for float32, bfloat16 and int8, not {dtype}"
+    if dtype not in (torch.float32, torch.bfloat16, torch.int8):
+        return f"it is for float32, bfloat16 and int8, not {dtype}"
+    if dtype == torch.bfloat16 and any(depth % 2 for depth in depths):
+        return "bfloat16 is multiplied in pairs: a size is odd"
+    if dtype == torch.int8 and max(depths, default=0) > MAX_INT8_DEPTH:
+        return "too many products for a sum of 32 bits"
+    return _library_on_cpu(request)
 
 
 def _prepacked_float_products(request: Request) -> str | None:
@@ -196,14 +188,11 @@ def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, 
     for backend in reversed(BACKENDS):
         _, requirement = _implementation(op, backend)
         if requirement is not None:
-            is_allowed = BACKENDS.index(backend) <= BACKENDS.index(get_backend())
-            reason = (
-                requirement(Request(op, device, dtype, sizes))
-                if is_allowed
-                else f"only {get_backend()} is allowed"
-            )
-            reasons[backend] = reason
-            if reason is None:
+            if BACKENDS.index(backend) > BACKENDS.index(get_backend()):
+                reasons[backend] = f"only {get_backend()} is allowed"
+            else:
+                reasons[backend] = requirement(Request(op, device, dtype, sizes))
+            if reasons[backend] is None:
                 break
     return reasons
 
@@ -219,10 +208,7 @@ def _chosen(request: Request, allowed: str) -> Any:
     backend, reason = list(reasons.items())[-1]
     if reason is not None:
         details = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-        raise ValueError(
-            f"no backend runs {request.op} in {str(request.dtype).removeprefix('torch.')} "
-            f"({details})"
-        )
+        raise ValueError(f"no backend runs {request.op} in {str(request.dtype)[6:]} ({details})")
     return import_module(f"elmokit.ops.{_implementation(request.op, backend)[0]}")
 
 

@@ -29,7 +29,7 @@ from elmokit.config import (
     END_WORD,
     PAD_CHARACTER,
 )
-from elmokit.nn import mix_layers
+from elmokit.nn import ScalarMix as LearnedMix
 from elmokit.text import BOS, EOS, encode_words
 
 # --- Indexing (data/token_indexers/elmo_indexer.py) -----------------------------------------------
@@ -187,7 +187,7 @@ class ScalarMix(nn.Module, FromParams):
         )
         # Like AllenNLP's, the mix of tensors in float64 is in float64, whatever the weights are in.
         dtype = torch.promote_types(weights.dtype, layers.dtype)
-        return mix_layers(layers, (self.gamma * weights).to(dtype), mask, self.do_layer_norm)
+        return LearnedMix.mix(layers, (self.gamma * weights).to(dtype), mask, self.do_layer_norm)
 
 
 class Elmo(nn.Module, FromParams):

@@ -20,7 +20,7 @@ from elmokit.compat.bilm_tf.data import Batcher, TokenBatcher, Vocabulary
 from elmokit.compat.shared import CarriedStates, open_model, warn_of_truncated, without_boundaries
 from elmokit.embed import Embedder
 from elmokit.fs import atomic_path, check_output, read_lines
-from elmokit.nn import BiLM, mix_layers, prepack
+from elmokit.nn import BiLM, ScalarMix, prepack
 from elmokit.runtime import init_on_meta
 
 __all__ = [
@@ -154,7 +154,7 @@ def weight_layers(
     if use_top_only:
         return {"weighted_op": gamma * layers[-1], "regularization_op": torch.zeros(())}
     weights = _variable(f"{name}_ELMo_W", bilm_ops, torch.zeros(len(layers)))
-    weighted = mix_layers(
+    weighted = ScalarMix.mix(
         layers, gamma * torch.softmax(weights, dim=0), bilm_ops["mask"], do_layer_norm
     )
     return {"weighted_op": weighted, "regularization_op": (l2_coef or 0.0) * weights.square().sum()}

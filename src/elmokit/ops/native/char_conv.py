@@ -20,7 +20,6 @@ from elmokit.ops.dispatch import MAX_ALPHABET
 from elmokit.ops.functional import CharFilters
 from elmokit.ops.memory import allocate, converted
 from elmokit.ops.native.library import native
-from elmokit.runtime import needs_grad
 from elmokit.threads import parallel_for
 
 BLOCK = 32  # filters of a block, as in csrc/characters.c
@@ -142,9 +141,6 @@ def char_conv(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:
     if ids.shape[1] > MAX_PLACES or len(distinct) > MAX_ALPHABET:
         return reference.char_conv(ids, filters, dtype)
     rows = (torch.cumsum(present, dim=0, dtype=torch.int32) - 1)[ids].contiguous()
-    if not needs_grad(embedding, *weights, *biases):
-        tables = _tables(F.embedding(distinct, embedding), weights, biases)
-        return converted(_pooled(rows, [len(bias) for bias in biases], tables, None), dtype)
     settings = {"rows": rows, "distinct": distinct, "dtype": dtype}
     return differentiably(forward, backward, embedding, *weights, *biases, **settings)
 

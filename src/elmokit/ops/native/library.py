@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,11 +28,6 @@ DTYPES = {
     "int64_t": (torch.int64,),
     "int32_t": (torch.int32,),
     "uint8_t": (torch.uint8, torch.bool),
-}
-# What csrc/dtype.h calls VALUE and RESULT, for each type of the products.
-OTHER_TYPES = {
-    "VALUE": {"float": "float", "bfloat16": "bfloat16", "int8": "float"},
-    "RESULT": {"float": "float", "bfloat16": "bfloat16", "int8": "bfloat16"},
 }
 TYPE_NAMES = {
     torch.float32: "float",
@@ -65,11 +60,6 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
-def is_built() -> bool:
-    """Whether there is a library that was built from these sources."""
-    return _library() is not None
-
-
 # --- Signatures, from the sources -----------------------------------------------------------------
 
 
@@ -79,14 +69,14 @@ class Parameter(NamedTuple):
     name: str
     type: str
     is_pointer: bool
-    fields: tuple[Parameter, ...] = ()
+    fields: tuple[Parameter, ...] = ()  # of the struct that it points to
 
     def ctype(self) -> Any:
         return ctypes.c_void_p if self.is_pointer else NUMBERS[self.type]
 
 
 STRUCT = re.compile(r"typedef struct \{([^{}]*)\} (\w+);")
-DEFINITION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\) \{")
+DEFINITION = re.compile(r"\b(void|int) (?:TYPED|PLAIN)\((\w+)\)\(([^()]*)\) \{")
 
 
 def require(condition: bool, *message: object) -> None:
@@ -99,35 +89,27 @@ def require(condition: bool, *message: object) -> None:
         raise AssertionError(*message)
 
 
-class Definition(NamedTuple):
-    """A function of the library."""
-
-    result: str
-    is_typed: bool
-    parameters: list[Parameter]
-
-
 def _parameters(declarations: list[str], structs: dict[str, str]) -> Iterator[Parameter]:
     """Each declaration is a type and one or several names, of pointers with a star."""
     for declaration in declarations:
+        # const float *h, *c   ->   float, pointers h and c
         type_name, names = declaration.strip().removeprefix("const ").split(" ", 1)
+        fields = structs.get(type_name, "").split(";")[:-1]
         for name in names.split(","):
-            fields = structs.get(type_name, "").split(";")[:-1]
-            yield Parameter(
-                name.strip(" *"), type_name, "*" in name, tuple(_parameters(fields, structs))
-            )
+            inside = tuple(_parameters(fields, structs))
+            yield Parameter(name.strip(" *"), type_name, "*" in name, inside)
 
 
 @cache
-def _definitions() -> dict[str, Definition]:
-    text = "".join(
-        file.read_text(encoding="utf-8") for file in (*SOURCES.glob("*.c"), *SOURCES.glob("*.h"))
-    )
+def _definitions() -> dict[str, tuple[str, list[Parameter]]]:
+    """The result and the parameters of each function of the library."""
+    files = (*SOURCES.glob("*.c"), *SOURCES.glob("*.h"))
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     text = " ".join(re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL).split())
     structs = {name: fields for fields, name in STRUCT.findall(text)}
     return {
-        name: Definition(result, kind == "TYPED", [*_parameters(parameters.split(","), structs)])
-        for result, kind, name, parameters in DEFINITION.findall(text)
+        name: (result, [*_parameters(parameters.split(","), structs)])
+        for result, name, parameters in DEFINITION.findall(text)
     }
 
 
@@ -144,11 +126,8 @@ def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> i
     tensor = value.tensor if type(value) is Strided else value
     if isinstance(tensor, np.ndarray):
         tensor = torch.from_numpy(tensor)
-    require(
-        tensor.is_cpu and (type(value) is Strided or tensor.is_contiguous()),
-        name,
-        "is read row after row",
-    )
+    is_readable = tensor.is_cpu and (type(value) is Strided or tensor.is_contiguous())
+    require(is_readable, name, "is read row after row")
     require(dtypes is None or tensor.dtype in dtypes, name, tensor.dtype, dtypes)
     return tensor.data_ptr()
 
@@ -161,51 +140,39 @@ class NativeFunction:
     """
 
     def __init__(self, name: str, type_name: str, target: str) -> None:
-        result, is_typed, parameters = _definitions()[name]
-        library = _library()
+        (result, parameters), library = _definitions()[name], _library()
         assert library is not None, "ask dispatch which implementation runs"
-        self._function = library[
-            "_".join(["elmokit", name, *([type_name] if is_typed else []), target])
-        ]
+        self._function = library["_".join(filter(None, ("elmokit", name, type_name, target)))]
         self._function.restype = ctypes.c_int if result == "int" else None
         self._function.argtypes = [parameter.ctype() for parameter in parameters]
-        aliases = {
-            "TYPE": type_name,
-            **{alias: types.get(type_name) for alias, types in OTHER_TYPES.items()},
-        }
-        flat = [field for parameter in parameters for field in parameter.fields or [parameter]]
-        self._reads = {
-            each.name: (each.is_pointer, DTYPES.get(aliases.get(each.type) or each.type))
-            for each in flat
-        }
-        self._groups = [
-            (self._struct(parameter), [each.name for each in parameter.fields])
-            for parameter in parameters
-        ]
-        self._names = [parameter.name for parameter in parameters]
-
-    @staticmethod
-    def _struct(parameter: Parameter) -> type[ctypes.Structure] | None:
-        fields = [(field.name, field.ctype()) for field in parameter.fields]
-        return type(parameter.type, (ctypes.Structure,), {"_fields_": fields}) if fields else None
+        # What csrc/dtype.h calls the type of the products, of their input and of their result.
+        types = {"TYPE": type_name, "VALUE": type_name, "RESULT": type_name}
+        if type_name == "int8":
+            types |= {"VALUE": "float", "RESULT": "bfloat16"}
+        # (x, const steps *s)  ->  groups x, and steps with the names of its fields
+        self._groups: list[tuple[Any, list[str]]] = []
+        self._reads: dict[str, tuple[bool, tuple[torch.dtype, ...] | None]] = {}
+        for parameter in parameters:
+            struct, fields = None, parameter.fields or (parameter,)
+            if parameter.fields:
+                c_fields = [(field.name, field.ctype()) for field in fields]
+                struct = type(parameter.type, (ctypes.Structure,), {"_fields_": c_fields})
+            self._groups.append((struct, [field.name for field in fields]))
+            for field in fields:
+                dtypes = DTYPES.get(types.get(field.type, field.type))
+                self._reads[field.name] = field.is_pointer, dtypes
 
     def __call__(self, **arguments: Any) -> Any:
-        require(
-            arguments.keys() == self._reads.keys(),
-            self._function.__name__,
-            arguments.keys(),
-            self._reads.keys(),
-        )
+        expected = self._reads.keys()
+        require(arguments.keys() == expected, self._function.__name__, arguments.keys(), expected)
         values = {
             name: _address(arguments[name], name, dtypes) if is_pointer else arguments[name]
             for name, (is_pointer, dtypes) in self._reads.items()
         }
-        passed = [
-            values[name]
-            if struct is None
-            else ctypes.byref(struct(*(values[field] for field in fields)))
-            for name, (struct, fields) in zip(self._names, self._groups, strict=True)
-        ]
+        passed = []
+        for struct, names in self._groups:
+            group = [values[name] for name in names]
+            passed.append(ctypes.byref(struct(*group)) if struct else group[0])
         return self._function(*passed)
 
 
@@ -240,24 +207,23 @@ def multiplies_correctly(target: str) -> bool:
     for dtype in (torch.float32, torch.bfloat16, torch.int8):
         numbers = in_numbers(a, dtype)
         unpacked = in_numbers(weight, torch.int8 if dtype == torch.int8 else torch.float32)
-        panels = torch.empty(
-            128 * (bytes_of_int8_row + 4), dtype=dtype, device="cpu"
-        )  # enough for every type
+        # enough for every type
+        panels = torch.empty(128 * (bytes_of_int8_row + 4), dtype=dtype, device="cpu")
         out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
-        sizes = {
-            "columns": columns,
-            "depth": depth,
-            "first_panel": 0,
-            "end_panel": 2,
-            "panels": panels,
-        }
-        _function("prepack", TYPE_NAMES[dtype], target)(
-            gates=1, weight=unpacked, column_stride=unpacked.shape[1], depth_stride=1, **sizes
+        prepack, product = (
+            partial(
+                _function(name, TYPE_NAMES[dtype], target),
+                columns=columns,
+                depth=depth,
+                first_panel=0,
+                end_panel=2,
+                panels=panels,
+            )
+            for name in ("prepack", "product")
         )
-        sizes |= {"rows": rows, "stride": numbers.shape[1], "out_stride": columns}
-        _function("product", TYPE_NAMES[dtype], target)(
-            a=numbers, bias=None, out=out, wide=True, **sizes
-        )
+        prepack(gates=1, weight=unpacked, column_stride=unpacked.shape[1], depth_stride=1)
+        strides = {"stride": numbers.shape[1], "out_stride": columns}
+        product(rows=rows, a=numbers, bias=None, out=out, wide=True, **strides)
         if not np.array_equal(out.numpy(), expected):
             return False
     return True
@@ -301,7 +267,7 @@ def unavailable_reason() -> str | None:
     """The reason why no target runs here, or None if one does."""
     if targets():
         return None
-    if is_built():
+    if _library() is not None:
         return "its products are wrong"
     if not LIBRARY.exists():
         return "there was no C compiler when elmokit was installed"
