@@ -89,8 +89,12 @@ def test_an_output_is_what_its_suffix_says_or_is_refused(
             check(directory / output, columns, rows)
             assert cli.main([*arguments, "--output", str(output)]) == 2  # it exists
             output.unlink()
-        elif code == 0:  # formats of their own, each with tests elsewhere
-            assert (arguments[0], suffix) in {("encode", ".npy"), ("score", ".jsonl")}
+        elif code == 0:  # formats that are no tables, each with tests elsewhere
+            assert (arguments[0], suffix) in {
+                ("encode", ".npy"),
+                ("score", ".jsonl"),
+                ("score", ""),
+            }
         assert not (directory / "~").exists()
     capsys.readouterr()
     if "text.csv" in arguments:  # its input

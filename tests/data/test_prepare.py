@@ -327,3 +327,33 @@ def test_prepare_killed_leaves_no_workers_and_starts_over(tmp_path: Path) -> Non
     prepare([tmp_path / "raw.txt"], tmp_path / "whole", processes=1)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert has_no_litter(tmp_path)
+
+
+def test_wrapped_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
+    wrapped, paragraphs = tmp_path / "wrapped.txt", tmp_path / "paragraphs.txt"
+    wrapped.write_text(
+        "She wore a satin\nvelvet dress. It\n  was old.\n\n\nHe left. They\nlaughed.\n"
+    )
+    paragraphs.write_text("She wore a satin velvet dress. It was old.\nHe left. They laughed.\n")
+    options: dict[str, Any] = {"processes": 1, "num_shards": 1}
+    prepare([wrapped], tmp_path / "a", lines="wrapped", **options)
+    prepare([paragraphs], tmp_path / "b", **options)
+    assert sentences(tmp_path / "a") == sentences(tmp_path / "b")
+    assert len(sentences(tmp_path / "a")) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [50, 60_000])  # one chunk, and several
+def test_prepare_in_a_script_that_processes_cannot_import(size: int, tmp_path: Path) -> None:
+    text = "".join(f"Sentence number {number} is here.\n\n" for number in range(size))
+    (tmp_path / "raw.txt").write_text(text)
+    script = "import elmokit\nelmokit.prepare(['raw.txt'], 'shards', processes=2)\n"
+    command = [sys.executable, "-"]
+    run = subprocess.run(
+        command, input=script, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    if size == 50:
+        assert (run.returncode, read_report(tmp_path / "shards").sentences) == (0, 50)
+    else:
+        assert "processes=1" in run.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["raw.txt"]

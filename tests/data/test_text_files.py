@@ -198,3 +198,14 @@ def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
     for name in ("gone", "folder.txt"):
         with pytest.raises(FileNotFoundError, match=name):
             find_files([tmp_path / name])
+
+
+@pytest.mark.parametrize("mark", ["<unk>", "@-@", "-LRB-", "</S>"])
+def test_text_with_marks_of_tokenized_text_is_doubted(mark: str, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(f"Title\n\nThe {mark} of it .\n")
+    with pytest.warns(UserWarning, match=mark):
+        TextFile.open([file], "english-1")
+    TextFile.open([file], "english-1", tokenize=False)
+    file.write_text(f"The x{mark}y of it.\n")
+    TextFile.open([file], "english-1")

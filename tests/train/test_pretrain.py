@@ -373,3 +373,9 @@ def test_what_cannot_be_trained_is_refused_before_the_training(
             pretrain(replace(settings, **changes))
     assert not events(settings.output, "train")
     assert os.listdir(tmp_path / "taken") == ["model"]
+
+
+def test_a_run_of_few_steps_is_warned_of(settings: PretrainConfig) -> None:
+    few = replace(settings, max_words=None, epochs=1, batch_size=64)
+    with pytest.warns(UserWarning, match="steps teach"):
+        pretrain(few)

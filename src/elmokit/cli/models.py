@@ -85,6 +85,10 @@ class Prepare:
     tokenizer: Annotated[str | None, arg(help=PREPARE_TOKENIZER), UNSET] = None
     column: str = "text"
     """Column of a table (CSV, TSV, JSON lines, Parquet) with the text."""
+    lines: Literal["paragraphs", "wrapped"] = "paragraphs"
+    """What a line of a text file is: a paragraph, with blank lines between documents; or a part of
+    one (wrapped), with blank lines between paragraphs: a document is then a file.
+    """
     drop_duplicates: Literal["near", "exact", "none"] = "near"
     """Drop documents that repeat an earlier one, up to white space (exact), or nearly (near)."""
     drop_paragraphs: bool = True

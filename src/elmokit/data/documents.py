@@ -13,7 +13,9 @@ import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import chain, groupby, islice
 from multiprocessing import get_context, parent_process
 from typing import NamedTuple
 
@@ -37,7 +39,16 @@ class Document:
     lines: list[str]
 
 
-def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
+def _wrapped_paragraphs(path: str) -> Iterator[tuple[int, str]]:
+    """Yield the number of the first line and the text of each paragraph that blank lines end."""
+    numbered = enumerate(read_lines(path), start=1)
+    for is_blank, lines in groupby(numbered, lambda line: not line[1].strip()):
+        if not is_blank:
+            numbers, texts = zip(*lines, strict=True)
+            yield numbers[0], " ".join(map(str.strip, texts))
+
+
+def _marked_lines(path: str, field: str, wrapped: bool) -> Iterator[tuple[int, str | None]]:
     """Yield the position and text of each line that is not blank; a text of None marks the end of a
     document.
     """
@@ -47,12 +58,16 @@ def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
                 if line.strip():
                     yield position, line.rstrip("\r")
             yield position, None
+    elif wrapped:
+        yield from _wrapped_paragraphs(path)
     else:
         for number, line in enumerate(read_lines(path), start=1):
             yield number, line if line.strip() else None
 
 
-def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Document]:
+def read_documents(
+    path: str, field: str = "text", file: int = 0, wrapped: bool = False
+) -> Iterator[Document]:
     """Stream the documents of a file.
 
     Args:
@@ -60,6 +75,8 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
             `read_rows`, with one document per row.
         field: Field or column with the text.
         file: Index of the file, which each document records.
+        wrapped: The lines of a text file are not paragraphs, but parts of them, with blank lines
+            between paragraphs; a document is a file.
 
     Yields:
         Documents with at least one line. One of more than MAX_LINES lines or
@@ -77,7 +94,7 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
     #                                          Document(Place(file, 4), [c])
     lines: list[str] = []
     characters = begin = 0
-    for position, line in _marked_lines(path, field):
+    for position, line in _marked_lines(path, field, wrapped):
         if line is not None:
             begin = begin if lines else position
             lines.append(line)
@@ -157,10 +174,12 @@ def tokenize_documents(
         The documents in order, with the tokenized lines, and the fingerprint of the raw ones.
 
     Raises:
-        BrokenProcessPool: A worker process was killed, possibly out of memory.
+        ValueError: A worker process ended.
     """
-    if processes == 1:
-        for chunk in _chunks(documents):
+    remaining = _chunks(documents)
+    first = list(islice(remaining, 2))
+    if processes == 1 or len(first) < 2:
+        for chunk in chain(first, remaining):
             yield from work(chunk)
         return
     # Not "fork": a forked copy of a process that has used torch may deadlock.
@@ -171,11 +190,16 @@ def tokenize_documents(
     # none waits for work, and memory holds few.
     try:
         pending: deque[Future[list[tuple[Document, Fingerprint]]]] = deque()
-        for chunk in _chunks(documents):
+        for chunk in chain(first, remaining):
             pending.append(pool.submit(work, chunk))
             if len(pending) > 2 * processes:
                 yield from pending.popleft().result()
         while pending:
             yield from pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a process that splits text ended: in a script, call prepare below `if __name__ == "
+            '"__main__":`, or with processes=1, as in one from standard input; or free memory'
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)

@@ -45,6 +45,7 @@ OWN_FILES = re.compile(
 )  # besides the report
 
 DropDuplicates = Literal["near", "exact", "none"]
+Lines = Literal["paragraphs", "wrapped"]
 Reason = Literal["excluded", "exact_duplicate", "near_duplicate", "repeated_paragraph", "empty"]
 
 
@@ -55,6 +56,7 @@ class PrepareOptions:
     input_bytes: dict[str, int]  # path -> size on disk
     exclude_bytes: dict[str, int]
     column: str
+    lines: Lines
     tokenizer: str
     language: str | None  # whose rules split sentences; None: the tokenizer's own
     drop_duplicates: DropDuplicates
@@ -303,6 +305,7 @@ def prepare(
     *,
     language: str | None = None,
     column: str = "text",
+    lines: Lines = "paragraphs",
     drop_duplicates: DropDuplicates = "near",
     drop_paragraphs: bool = True,
     exclude: Sequence[str | Path] = (),
@@ -341,6 +344,9 @@ def prepare(
         language: Language code, such as "de", whose rules split the text into sentences; English by
             default, unless a tokenizer is given.
         column: The column of a table with the text.
+        lines: What a line of a text file is: "paragraphs", one on each line, with blank lines
+            between documents; or "wrapped", a part of a paragraph, with blank lines between
+            paragraphs, as in files of Project Gutenberg; a document is then a file.
         drop_duplicates: Drop documents that equal an earlier one up to white space ("exact"), those
             and near duplicates ("near"), or no documents ("none").
         drop_paragraphs: Drop paragraphs of at least 100 characters that occurred before.
@@ -368,6 +374,7 @@ def prepare(
         input_bytes,
         _sizes(exclude),
         column,
+        lines,
         chosen.name,
         language,
         drop_duplicates,
@@ -389,17 +396,20 @@ def prepare(
     files = [*options.exclude_bytes, *options.input_bytes]
     check_output(output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
     for path in list(input_bytes)[:SHOWN_FILES]:
-        if (document := next(read_documents(path, column), None)) is not None:
+        if (
+            document := next(read_documents(path, column, 0, lines == "wrapped"), None)
+        ) is not None:
             show_reading(
                 path,
                 chosen.tokenize(document.lines[0][:SHOWN_CHARACTERS]),
-                {"column": column if is_table(path) else None},
+                {"column": column} if is_table(path) else {"lines": lines},
             )
 
     near = bool(exclude) or drop_duplicates == "near"
     work = Work(chosen.name, language, len(exclude), near)
     documents = chain.from_iterable(
-        read_documents(path, column, number) for number, path in enumerate(files)
+        read_documents(path, column, number, lines == "wrapped")
+        for number, path in enumerate(files)
     )
     tokenized = tokenize_documents(documents, work, processes or _usable_cores())
     report = PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0))

@@ -247,7 +247,7 @@ def write_table(
     if kind == PARQUET:
         with atomic_path(path, overwrite) as partial:
             _write_parquet(partial, iter(rows))
-    elif kind in JSON_LINES:
+    elif kind in (*JSON_LINES, ""):
         write_lines(path, (json.dumps(row, ensure_ascii=False) for row in rows), overwrite)
     else:
         lines = _delimited_lines(map(_cells, rows), "," if kind == CSV else "\t")

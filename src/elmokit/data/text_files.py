@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +29,9 @@ REPORT_NAME = "corpus.json"  # beside the shards of `elmokit prepare`
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 COLUMN = "text"  # of a table, unless another is named
 SHOWN_FILES = 3  # of many
+LOOKED_AT = 1000  # lines at the beginning of a file
+# Words of corpora that are published tokenized: WikiText, PTB, the Billion Word Benchmark, ELMo's.
+PLACEHOLDER = re.compile(r"(?:^| )(?:<unk>|<UNK>|@[-,.]@|-[LR][RCS]B-|</?S>)(?: |$)")
 SHOWN_CHARACTERS = 10_000  # of the first line, which may be a book
 SHOWN_WORDS, SHOWN_WORD_CHARACTERS = 12, 40
 
@@ -196,7 +200,8 @@ class TextFile:
                 library is not installed; or a file is not UTF-8.
 
         Warns:
-            UserWarning: A shard was split by another tokenizer than the model's.
+            UserWarning: A shard was split by another tokenizer than the model's, or raw text has
+                marks of tokenized text.
         """
         paths = [Path(path).expanduser() for path in paths]
         shards = [shard_options(path).get("tokenizer") for path in paths]
@@ -224,7 +229,15 @@ class TextFile:
             for path, shard in zip(paths, shards, strict=True)
         ]
         for file in files[:SHOWN_FILES]:
-            line = next(filter(str.strip, file.lines()), "")[:SHOWN_CHARACTERS]
+            lines = list(islice(filter(str.strip, file.lines()), LOOKED_AT))
+            marks = next(filter(None, map(PLACEHOLDER.search, lines)), None)
+            if marks and file.tokenizer.name != TOKENIZED:
+                warnings.warn(
+                    f"{file.path} has {marks[0].strip()}, a mark of tokenized text, and is split "
+                    "again: read it as it is (--no-tokenize)",
+                    stacklevel=2,
+                )
+            line = next(iter(lines), "")[:SHOWN_CHARACTERS]
             column = (column or COLUMN) if is_table(file.path) or column else None
             show_reading(file.path, file.tokenizer.tokenize(line), {"column": column})
         return files

@@ -181,15 +181,16 @@ def score_file(
     Args:
         file: Text (plain, .gz or .zst) with one sentence per line, or a table, as for `embed_file`;
             lines and rows without words are skipped.
-        output: A table (.csv, .tsv, .jsonl, these also .gz or .zst, or .parquet). JSON lines have
-            an object per sentence with the number of its line or row from 1, and the values of
-            `Score.to_json`, unless `per` is another unit than "token". Other tables have a row for
-            each word: the line number, the position from 1, the word, its first character in the
-            line, from 0, and the one after its last, the number from 1 of the word between white
-            space that it belongs to, its surprisal -log p given the words before and given the
-            words after (of a model that merges the directions: given all others), and 1 if it is
-            unknown, else 0. An unknown word has the surprisal of <UNK>. Boundaries are in the
-            context of the words, and have no rows. The other columns of a table follow.
+        output: A table (.csv, .tsv, .jsonl, these also .gz or .zst, or .parquet). JSON lines, also
+            the format of a file without a suffix, have an object per sentence with the number of
+            its line or row from 1, and the values of `Score.to_json`, unless `per` is another unit
+            than "token". Other tables have a row for each word: the line number, the position from
+            1, the word, its first character in the line, from 0, and the one after its last, the
+            number from 1 of the word between white space that it belongs to, its surprisal -log p
+            given the words before and given the words after (of a model that merges the directions:
+            given all others), and 1 if it is unknown, else 0. An unknown word has the surprisal of
+            <UNK>. Boundaries are in the context of the words, and have no rows. The other columns
+            of a table follow.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by
             default.
         state: As in `score`.
@@ -216,7 +217,7 @@ def score_file(
         FileNotFoundError: The file or the model does not exist.
         FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
     """
-    check_output(output, [file, model], overwrite=overwrite, suffixes=TABLES)
+    check_output(output, [file, model], overwrite=overwrite, suffixes=(*TABLES, ""))
     per = "region" if group else per
     pretrained = resolve_language_model(model, device)
     (source,) = TextFile.open([file], pretrained.tokenizer, tokenize, column=column)
@@ -237,7 +238,7 @@ def score_file(
             total = score.perplexity if total is None else total + score.perplexity
             has_regions |= len(item.regions or ()) > 1
             score = replace(score, text=item.text)
-            if per == "token" and suffixes_of(output).kind == ".jsonl":
+            if per == "token" and suffixes_of(output).kind in (".jsonl", ""):
                 yield {"line": item.line, **score.to_json(bits)} | item.columns[0]
             else:
                 yield from _rows(score, item, per, bits)

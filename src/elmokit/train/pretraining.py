@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -31,6 +32,7 @@ from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Settings, Trainer
 
 MODEL = "model"  # the directory of the finished model, in that of the run
+FEW_STEPS = 50  # fewer are warned of
 SAMPLE_LINES = 100_000  # of a corpus, on which a vocabulary is checked
 TEXT = "text"  # the directory of tokenized copies of raw text, in that of the run
 
@@ -222,7 +224,14 @@ def total_steps(settings: Settings, report: CorpusReport) -> int | None:
     if recipe_of(settings).schedule == "constant":
         return None
     words = min(settings.epochs * report.words, settings.max_words or float("inf"))
-    return max(1, int(words / words_per_step(settings, report)))
+    steps = max(1, int(words / words_per_step(settings, report)))
+    if steps < FEW_STEPS and settings.max_words is None:
+        warnings.warn(
+            f"{steps} steps teach a model hardly anything: lower --batch-size "
+            f"({settings.batch_size}) or raise --epochs ({settings.epochs})",
+            stacklevel=2,
+        )
+    return steps
 
 
 def run_identity(trainer: Trainer, text: Text, start: Pretrained | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tiny_model import tiny_model
 
 from elmokit.embed.embedder import Embedder
 from elmokit.tasks.fitting import layers as layers_module
-from elmokit.tasks.fitting.layers import LayerCache
+from elmokit.tasks.fitting.layers import LayerCache, default_cache
 
 SENTENCES = [["the", "cat"], [], ["a", "naïve", "\u2028", "词"], ["the", "cat"], ["x"] * 40]
 
@@ -100,3 +100,14 @@ def test_layers_equal_those_of_the_embedder_and_are_kept_apart_from_other_models
     for other in others:
         with pytest.raises(KeyError):
             LayerCache(other, tmp_path).find(SENTENCES[:1])
+
+
+def test_a_home_that_cannot_be_written_is_an_error_that_names_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ELMOKIT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))  # where nobody can write, root neither
+    with pytest.raises(ValueError, match="ELMOKIT_CACHE"):
+        default_cache()

@@ -30,10 +30,18 @@ INDEX_DTYPE = np.dtype([("digest", "S16"), ("words", np.int64)])
 
 
 def default_cache() -> Path:
-    """$ELMOKIT_CACHE, or elmokit in the user's cache directory."""
+    """$ELMOKIT_CACHE, or elmokit in the user's cache directory; ValueError if there is none."""
     if directory := os.environ.get("ELMOKIT_CACHE"):
         return Path(directory).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        (caches / "elmokit").mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"vectors cannot be kept in the user's cache ({error}): name a directory for them "
+            "(--cache, or the environment variable ELMOKIT_CACHE)"
+        ) from error
+    return caches / "elmokit"
 
 
 def sentence_digest(words: Words) -> bytes:
