@@ -22,7 +22,7 @@ sys.path.insert(0, str(TESTS / "fixtures"))
 
 import make_tf_hub_like as hub_like  # noqa: E402
 from same_weights import assert_same_bilm  # noqa: E402
-from tf_bundle import entry, write_bundle, write_index  # noqa: E402
+from tf_bundle import entry, variable_name, write_bundle, write_index  # noqa: E402
 
 MODULE = TESTS / "fixtures" / "tf_hub_like"
 
@@ -32,13 +32,7 @@ def tiny_checkpoint(folder: Path, **changed: np.ndarray | None) -> dict[str, np.
     them out if None.
     """
     bilm = tiny_bilm()
-    arrays = {
-        f"lm/{name}".replace("RNN/MultiRNNCell/Cell", "rnn/multi_rnn_cell/cell_")
-        .replace("/LSTMCell/W_P_0", "/lstm_cell/projection/kernel")
-        .replace("/LSTMCell/W_0", "/lstm_cell/kernel")
-        .replace("/LSTMCell/B", "/lstm_cell/bias"): array
-        for name, array in arrays_of(bilm).items()
-    }
+    arrays = {variable_name(name): array for name, array in arrays_of(bilm).items()}
     arrays |= {"global_step": np.array(3, np.int64)}
     arrays = {name: array for name, array in (arrays | changed).items() if array is not None}
     write_bundle(folder / "model.ckpt-3", arrays)
@@ -214,11 +208,7 @@ def test_checkpoint_of_one_layer_is_read(tmp_path: Path) -> None:
     bilm = load(tmp_path).bilm
     assert bilm.config.lstm.num_layers == 1
     for name, array in arrays_of(bilm).items():
-        stored = name.replace("RNN/MultiRNNCell/Cell0/LSTMCell", first).replace(
-            "W_P_0", "projection/kernel"
-        )
-        stored = stored.replace("W_0", "kernel").replace("/B", "/bias")
-        np.testing.assert_array_equal(array, arrays[f"lm/{stored}"])
+        np.testing.assert_array_equal(array, arrays[variable_name(name)])
 
 
 def test_missing_unknown_and_wrong_shaped_variables_are_named(tmp_path: Path) -> None:

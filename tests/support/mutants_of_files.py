@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shutil
 import tarfile
 import zipfile
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from allennlp_state import allennlp_state_dict
 from efml_files import write_efml
-from tf_bundle import entry, write_bundle, write_index
+from tf_bundle import entry, variable_name, write_bundle, write_index
 from tiny_model import tiny_model
 
 from elmokit.checkpoints.bilm_hdf5 import arrays_of, write_bilm_hdf5
@@ -79,15 +78,7 @@ def write_hdf5(folder: Path) -> Path:
 def write_tensorflow(folder: Path) -> Path:
     write_hdf5(folder)
     (folder / "weights.hdf5").unlink()
-    cell = re.compile(r"RNN/MultiRNNCell/Cell(\d)/LSTMCell/")
-    weights = {"W_P_0": "projection/kernel", "W_0": "kernel", "B": "bias"}
-    arrays = {}
-    for name, array in arrays_of(tiny().bilm).items():
-        head, _, last = name.rpartition("/")
-        name = cell.sub(
-            r"rnn/multi_rnn_cell/cell_\1/lstm_cell/", f"{head}/{weights.get(last, last)}"
-        )
-        arrays[f"lm/{name.removeprefix('/')}"] = array
+    arrays = {variable_name(name): array for name, array in arrays_of(tiny().bilm).items()}
     arrays |= {"lm/softmax/W": np.ones((3, 16), np.float32), "lm/softmax/b": np.ones(3, np.float32)}
     write_bundle(folder / "model.ckpt-1", arrays)
     return folder

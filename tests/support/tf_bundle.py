@@ -75,3 +75,12 @@ def write_bundle(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
     prefix.parent.mkdir(parents=True, exist_ok=True)
     prefix.with_name(prefix.name + ".data-00000-of-00001").write_bytes(data)
     write_index(prefix, entries)
+
+
+def variable_name(dataset: str) -> str:
+    """The variable of bilm-tf that its HDF5 files hold under this name."""
+    head, _, last = dataset.rpartition("/")
+    head = head.replace("RNN/MultiRNNCell/Cell", "rnn/multi_rnn_cell/cell_")
+    head = head.replace("LSTMCell", "lstm_cell")
+    weights = {"W_P_0": "projection/kernel", "W_0": "kernel", "B": "bias"}
+    return "/".join(filter(None, ("lm", head, weights.get(last, last))))

@@ -282,36 +282,6 @@ def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(
             pretrain(replace(more, max_words=200, **changes))
 
 
-def test_pretrain_on_raw_text_equals_that_on_its_tokenized_sentences(
-    settings: PretrainConfig, tmp_path: Path
-) -> None:
-    paragraph = "Mr. Fox didn't see the hen. The hen, which saw Mr. Fox, ran!\n"
-    (tmp_path / "raw.txt").write_text(paragraph * 20)
-    tokenized = "Mr. Fox did n't see the hen .\nThe hen , which saw Mr. Fox , ran !\n"
-    (tmp_path / "tokenized.txt").write_text(tokenized * 20)
-    short = replace(settings, max_words=100)
-    raw, same = (
-        load(
-            pretrained(
-                replace(
-                    short,
-                    corpus=(tmp_path / name,),
-                    tokenize=tokenize,
-                    output=tmp_path / str(tokenize),
-                )
-            )
-        )
-        for name, tokenize in (("raw.txt", True), ("tokenized.txt", False))
-    )
-    assert (raw.tokenizer, same.tokenizer) == ("english-1", None)
-    assert (raw.language, same.language) == ("en", None)
-    assert raw.vocab == same.vocab
-    assert all(
-        torch.equal(tensor, same.bilm.state_dict()[name])
-        for name, tensor in raw.bilm.state_dict().items()
-    )
-
-
 @pytest.mark.parametrize("is_prepared", [True, False])
 def test_a_model_records_the_language_by_which_text_is_split(
     settings: PretrainConfig, tmp_path: Path, is_prepared: bool
