@@ -392,8 +392,8 @@ class BiLMConfig:
         lstm, char_cnn = options["lstm"], options.get("char_cnn")
         sizes = {ours: lstm[theirs] for theirs, ours in OPTION_SIZES.items()}
         # As in AllenNLP, a clip of 0 means none; TensorFlow would clip everything to 0.
-        others = {name: lstm.get(name) or default for name, default in OPTION_DEFAULTS.items()}
-        config = LSTMConfig(**sizes, **others, forget_bias=OPTION_FORGET_BIAS)
+        clips = {name: lstm.get(name) or default for name, default in OPTION_DEFAULTS.items()}
+        config = LSTMConfig(**sizes, **clips, forget_bias=OPTION_FORGET_BIAS)
         if char_cnn is None:
             return BiLMConfig(config, char_cnn=None, num_words=num_words)
         # n_characters is 261 in training and 262 at inference, where a row stands for padding: the

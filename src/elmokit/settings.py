@@ -150,40 +150,34 @@ def conform(kind: Any, value: Any, name: str = "it") -> Any:
         return value
     if origin is Annotated:
         value = conform(arguments[0], value, name)
-        ranges = [each for each in arguments[1:] if isinstance(each, Range)]
-        if value is not None and not all(each.allows(value) for each in ranges):
-            raise ValueError(
-                f"{name} must be {' and '.join(each.words for each in ranges)}, not {value!r}"
-            )
+        ranges = [limit for limit in arguments[1:] if isinstance(limit, Range)]
+        if value is not None and not all(limit.allows(value) for limit in ranges):
+            words = " and ".join(limit.words for limit in ranges)
+            raise ValueError(f"{name} must be {words}, not {value!r}")
         return value
     if origin in (Union, UnionType):
         if value is None and NoneType in arguments:
             return None
-        others = [argument for argument in arguments if argument is not NoneType]
-        if len(others) == 1:  # whose message says more
-            return conform(others[0], value, name)
-        for other in others:
+        choices = [choice for choice in arguments if choice is not NoneType]
+        if len(choices) == 1:  # whose message says more
+            return conform(choices[0], value, name)
+        for choice in choices:
             with suppress(ValueError):
-                return conform(other, value, name)
+                return conform(choice, value, name)
     elif origin in (list, tuple):
         if arguments == (Path, ...) and isinstance(value, str | Path):
             value = [value]  # one file in place of several
         if isinstance(value, list | tuple):
-            kinds = (
-                arguments
-                if origin is tuple and ... not in arguments
-                else arguments[:1] * len(value)
-            )
+            is_of_fixed_length = origin is tuple and ... not in arguments
+            kinds = arguments if is_of_fixed_length else arguments[:1] * len(value)
             if len(kinds) == len(value):
-                return origin(
-                    conform(kinds[i], item, f"{name}[{i}]") for i, item in enumerate(value)
-                )
+                numbered = enumerate(zip(kinds, value, strict=True))
+                return origin(conform(kind, item, f"{name}[{i}]") for i, (kind, item) in numbered)
     elif origin is dict:
         if isinstance(value, dict):
+            key_kind, kind = arguments
             return {
-                conform(arguments[0], key, f"a key of {name}"): conform(
-                    arguments[1], item, f"{name}.{key}"
-                )
+                conform(key_kind, key, f"a key of {name}"): conform(kind, item, f"{name}.{key}")
                 for key, item in value.items()
             }
     elif origin is Literal:

@@ -152,19 +152,21 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
         with torch.no_grad():
             return [task() for task in tasks]
     share = -(-threads // len(tasks))
-    own = [_in_the_same_mode(task, share) for task in tasks]
+    tasks = [_in_the_same_mode(task, share) for task in tasks]
     if (size := _of_thread.pool_size) is None:
-        return _finished([thread_pool("work", threads).submit(task) for task in own])
-    others = [thread_pool("work", size).submit(task) for task in own[1:]]
+        return _finished([thread_pool("work", threads).submit(task) for task in tasks])
+    # This is a thread of the pool: it runs the first task, and waits for none that has not begun.
+    first, *rest = tasks
+    futures = [thread_pool("work", size).submit(task) for task in rest]
     try:
-        results = [own[0]()]
-        for future, task in zip(others, own[1:], strict=True):
+        results = [first()]
+        for future, task in zip(futures, rest, strict=True):
             # Run here each task that no other thread has begun: threads that wait for each other
             # would wait forever.
             results.append(task() if future.cancel() else future.result())
     except BaseException:
         # They may write to the same arrays.
-        wait([future for future in others if not future.cancel()])
+        wait([future for future in futures if not future.cancel()])
         raise
     return results
 
@@ -174,8 +176,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _tensors(each)
+        for item in value:
+            yield from _tensors(item)
 
 
 def run_on_streams(tasks: Sequence[partial[Result]], device: torch.device) -> list[Result]:
@@ -226,8 +228,8 @@ def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) ->
         or _is_observed()
     ):
         return task()
-    own = _in_the_same_mode(task, num_threads(), torch.is_grad_enabled())
-    return _finished([thread_pool("work", num_threads()).submit(own)])[0]
+    task = _in_the_same_mode(task, num_threads(), torch.is_grad_enabled())
+    return _finished([thread_pool("work", num_threads()).submit(task)])[0]
 
 
 def parallel_for(work: Callable[[int], None], chunks: int) -> None:

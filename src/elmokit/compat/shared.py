@@ -119,8 +119,9 @@ class CarriedStates(nn.Module):
         if mask is None or self._current is None:
             self._current = None
             return
-        kept = ~mask.bool().to(self._current.h.device).view(1, 1, self._current.h.shape[2], 1)
-        self._current = BiLMState(self._current.h * kept, self._current.c * kept)
+        h, c = self._current.h, self._current.c
+        carried = ~mask.bool().to(h.device).view(1, 1, h.shape[2], 1)
+        self._current = BiLMState(h * carried, c * carried)
 
 
 def without_boundaries(layers: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -241,13 +241,15 @@ async def neighbors(request: Request, body: schemas.NeighborsRequest) -> Respons
     def job(service: Service, check: Check) -> Any:
         query = uses_in_each(body.word, service.words_of([body.sentence]))[0]
         sentences = body.sentences and service.words_of(body.sentences)
-        found = service.uses(body.word, sentences, check)
+        word_uses = service.uses(body.word, sentences, check)
         weights = layer_weights(service.embedder.model, body.layers).numpy()
 
         def vectors_of(uses: Sequence[Use]) -> np.ndarray:
-            return np.einsum("nld,l->nd", found.vectors_of(uses), weights)
+            return np.einsum("nld,l->nd", word_uses.vectors_of(uses), weights)
 
-        by_sentence = [list(uses) for _, uses in groupby(found.uses, key=attrgetter("sentence"))]
+        by_sentence = [
+            list(uses) for _, uses in groupby(word_uses.uses, key=attrgetter("sentence"))
+        ]
         (vector,) = unit_vectors(vectors_of_uses([query], service.embedder, body.layers))
         result = nearest_uses(query, vector, by_sentence, vectors_of, body.count)
         return {
@@ -274,12 +276,12 @@ async def senses(request: Request, body: schemas.SensesRequest) -> Response:
         uses: list[Use] = []
         vectors, count = [], 0
         for word in words:
-            found = service.uses(word, sentences, check)
-            sample, _ = sample_uses(found.uses, max_uses, SEED)
+            word_uses = service.uses(word, sentences, check)
+            sample, _ = sample_uses(word_uses.uses, max_uses, SEED)
             check_enough(word, sample)
             uses += sample
-            vectors.append(found.vectors_of(sample))
-            count += found.count
+            vectors.append(word_uses.vectors_of(sample))
+            count += word_uses.count
         word_map = map_uses(
             " + ".join(words),
             uses,

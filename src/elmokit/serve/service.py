@@ -36,9 +36,9 @@ JOB_THREADS = 8
 POOLED_FACTOR = 8  # times as many words where a text gets one vector
 INLINE_CHARACTERS = 4_000  # are split on the event loop, in a millisecond or two
 # Of a word's uses so many are embedded, in sentences of so many words in all, which takes a second
-# or two; but some in any case. Those of some words are kept: 6 MB each for en-small.
+# or two; but some in any case. Those of some words are cached: 6 MB each for en-small.
 SAMPLED_USES, SAMPLED_WORDS, FEW_USES = 1000, 12_000, 12
-WORDS_KEPT = 20
+WORDS_CACHED = 20
 BATCH_BUCKETS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
 
 
@@ -115,7 +115,7 @@ class Service:
         self.metrics.queue_words.set_function(lambda: self.engine.words_waiting)
         self._jobs: set[threading.Event] = set()  # those that wait or run
         self.metrics.jobs.set_function(lambda: len(self._jobs))
-        # Of words that were asked for, at most `WORDS_KEPT`.
+        # Of words that were asked for, at most `WORDS_CACHED`.
         self._uses_in_corpus: dict[str, WordUses] = {}
 
     # --- Checks of requests ---
@@ -238,12 +238,12 @@ class Service:
             raise invalid_request(
                 "this server has no corpus: send `sentences`, or start it with --corpus"
             )
-        kept = self._uses_in_corpus
-        if (found := kept.get(word)) is None:
-            found = kept[word] = self._embed_uses(self._corpus.uses(word, check))
-            if len(kept) > WORDS_KEPT:
-                kept.pop(next(iter(kept)), None)
-        return found
+        cache = self._uses_in_corpus
+        if (word_uses := cache.get(word)) is None:
+            word_uses = cache[word] = self._embed_uses(self._corpus.uses(word, check))
+            if len(cache) > WORDS_CACHED:
+                cache.pop(next(iter(cache)), None)
+        return word_uses
 
     def _embed_uses(self, uses: Iterable[Iterable[Use]]) -> WordUses:
         # With the seed of a map, so that a sample for a map is one of all uses.

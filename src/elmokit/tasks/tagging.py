@@ -82,8 +82,8 @@ def typed_scores(
         predicted: The predicted answers of each example.
     """
     counts: dict[str, list[int]] = {}  # of correct, predicted and gold answers
-    for right, found in zip(gold, predicted, strict=True):
-        for column, answers in enumerate((right & found, found, right)):
+    for of_gold, of_predicted in zip(gold, predicted, strict=True):
+        for column, answers in enumerate((of_gold & of_predicted, of_predicted, of_gold)):
             for answer in answers:
                 counts.setdefault(answer.type, [0, 0, 0])[column] += 1
     total = F1Score.from_counts(

@@ -112,10 +112,10 @@ class FitReport:
             scores = (f"{name} {100 * score:.2f}" for name, score in self.dev.items())
             lines.append(f"\ndevelopment set: {'  '.join(scores)}")
         lines.append(f"\nbest epoch: {self.best_epoch} of {len(self.epochs)}")
-        place = self.settings["words"]["elmo"]
-        places = ("input", "output") if place == "both" else (place,)
-        for place, mix in zip(places, self.mixes, strict=False):
-            lines.append(f"ELMo at the {place}: {mix}")
+        elmo = self.settings["words"]["elmo"]
+        sides = ("input", "output") if elmo == "both" else (elmo,)
+        for side, mix in zip(sides, self.mixes, strict=False):
+            lines.append(f"ELMo at the {side}: {mix}")
         lines.append(f"trained parameters: {self.parameters:,}")
         lines.append(
             f"time: {self.seconds:.0f} s, {self.words_per_second:,.0f} words/s in training"

@@ -358,7 +358,7 @@ def read_examples(
     has_answers = use != "predict"
     needed = columns if has_answers else columns[:-1]
     is_shown = False
-    for place, row in read_rows(source, [names[0] for names in columns]):
+    for row_name, row in read_rows(source, [names[0] for names in columns]):
         values = row
         try:
             if isinstance(row, Mapping) and columns:
@@ -371,7 +371,7 @@ def read_examples(
                 raise ValueError(f"give {len(columns)} values")
             example = task.make_example(inputs[0] if len(inputs) == 1 else inputs, answer)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{place}: {error}, in {values!r:.80}") from error
+            raise ValueError(f"{row_name}: {error}, in {values!r:.80}") from error
         if example is None:
             continue
         if path is not None and not is_shown:
