@@ -330,7 +330,8 @@ def test_prepare_killed_leaves_no_workers_and_starts_over(tmp_path: Path) -> Non
 
 
 def test_wrapped_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
-    wrapped, paragraphs = tmp_path / "wrapped.txt", tmp_path / "paragraphs.txt"
+    wrapped = tmp_path / "wrapped.txt"
+    paragraphs = tmp_path / "paragraphs.txt"
     wrapped.write_text(
         "She wore a satin\nvelvet dress. It\n  was old.\n\n\nHe left. They\nlaughed.\n"
     )

@@ -223,3 +223,20 @@ def test_outputs_are_checked_before_the_work(
     with nullcontext() if error is None else pytest.raises(error, match=message):
         check_output(outputs / name, **{**options, "inputs": inputs})
     assert name == "new/one" or sorted(outputs.rglob("[!.]*")) == before
+
+
+# --- One writer ---------------------------------------------------------------------------------
+
+
+def test_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with directory_lock(tmp_path / "run") as is_locked:
+        code = (
+            "from elmokit.fs.atomic import directory_lock\nwith "
+            f"directory_lock({str(tmp_path / 'run')!r}): pass"
+        )
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert is_locked
+        assert "another process is writing in" in other.stderr
+    with directory_lock(tmp_path / "run") as is_locked:
+        assert is_locked  # free again
