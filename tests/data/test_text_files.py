@@ -11,7 +11,7 @@ from tiny_model import tiny_model
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.preparation import prepare
-from elmokit.data.text_files import TextFile, find_files
+from elmokit.data.text_files import TextFile
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
@@ -187,17 +187,17 @@ def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
         ".partial-12345678-shard-00001.txt",
     ):
         (tmp_path / name).touch()
-    assert [file.name for file in find_files([tmp_path])] == [
+    assert [file.name for file in TextFile.find([tmp_path])] == [
         "a.txt.gz",
         "b.txt",
         "c.txt.zst",
         "d.TXT",
     ]
-    assert find_files([tmp_path / "notes.md"]) == [tmp_path / "notes.md"]
+    assert TextFile.find([tmp_path / "notes.md"]) == [tmp_path / "notes.md"]
     (tmp_path / "folder.txt").mkdir()
     for name in ("gone", "folder.txt"):
         with pytest.raises(FileNotFoundError, match=name):
-            find_files([tmp_path / name])
+            TextFile.find([tmp_path / name])
 
 
 @pytest.mark.parametrize("mark", ["<unk>", "@-@", "-LRB-", "</S>"])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from elmokit.analysis.uses import Use, Word, WordForms, uses_of, vectors_of_uses
-from elmokit.data import TextFile, find_files
+from elmokit.data import TextFile
 from elmokit.embed import Embedder, layer_weights
 from elmokit.progress import ProgressBar
 from elmokit.storage import EmbeddingStore
@@ -103,7 +103,7 @@ class TextCorpus(Corpus):
         self.files: Sequence[TextFile | TextList]
         if isinstance(path, str | Path):
             self.path = path
-            self.files = TextFile.open(find_files([path]), tokenizer, tokenize, column=column)
+            self.files = TextFile.open(TextFile.find([path]), tokenizer, tokenize, column=column)
         else:
             split = get_tokenizer(tokenizer if tokenize and tokenizer else TOKENIZED)
             self.files = [TextList(list(path), split)]

@@ -1,7 +1,6 @@
 """Text in files, however it is written there, and batches of its sentences.
 
-- `TextFile`: text and how it is read, which `show_reading` prints; `find_files`: of directories;
-  `shard_options`: how `prepare` made a file
+- `TextFile`: text, found in directories, and how it is read, which `show_reading` prints
 - `read_rows`, `write_table`, `is_table`: tables in files and in memory
 - `TaggedFile`, `TaggedSentence`: annotated words, read and written
 - `PackedBatch`: sentences to embed or to score, side by side; `chunks`: consecutive ones of about
@@ -13,7 +12,7 @@ from elmokit.data.batches import PackedBatch, chunks
 from elmokit.data.preparation import prepare
 from elmokit.data.readers import TaggedFile, TaggedSentence
 from elmokit.data.tables import is_table, read_rows, write_table
-from elmokit.data.text_files import TextFile, find_files, shard_options, show_reading
+from elmokit.data.text_files import TextFile, show_reading
 
 __all__ = [
     "PackedBatch",
@@ -21,11 +20,9 @@ __all__ = [
     "TaggedSentence",
     "TextFile",
     "chunks",
-    "find_files",
     "is_table",
     "prepare",
     "read_rows",
-    "shard_options",
     "show_reading",
     "write_table",
 ]

@@ -78,42 +78,7 @@ def show_reading(
     )
 
 
-def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Expand directories to the text files in them, sorted by name.
-
-    Args:
-        paths: Files and directories.
-
-    Returns:
-        The files.
-
-    Raises:
-        FileNotFoundError: A path does not exist, or a directory has no text files.
-        ValueError: `paths` is a single path.
-    """
-    if isinstance(paths, str | Path):
-        raise ValueError("give a list of files: [path]")
-    files: list[Path] = []
-    for path in [Path(os.path.expanduser(given)) for given in paths]:
-        if path.is_dir():
-            # Hidden files are left out: unfinished ones, and macOS's attributes of others.
-            named = (
-                file
-                for file in path.iterdir()
-                if suffixes_of(file).kind == ".txt" and file.name[0] != "."
-            )
-            inside = sorted(filter(Path.is_file, named))
-            if not inside:
-                raise FileNotFoundError(f"{path} has no text files (.txt, .txt.gz, .txt.zst)")
-            files += inside
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise FileNotFoundError(f"{path} is neither a file nor a directory: check the path")
-    return files
-
-
-def shard_options(path: Path) -> dict[str, Any]:
+def _shard_options(path: Path) -> dict[str, Any]:
     """The options by which `elmokit prepare` made a shard; none for other files."""
     report = path.parent / REPORT_NAME
     if not (SHARD.fullmatch(path.name) and report.is_file()):
@@ -170,6 +135,48 @@ class TextFile:
         return copy
 
     @staticmethod
+    def find(paths: Sequence[str | Path]) -> list[Path]:
+        """Expand directories to the text files in them, sorted by name.
+
+        Args:
+            paths: Files and directories.
+
+        Returns:
+            The files.
+
+        Raises:
+            FileNotFoundError: A path does not exist, or a directory has no text files.
+            ValueError: `paths` is a single path.
+        """
+        if isinstance(paths, str | Path):
+            raise ValueError("give a list of files: [path]")
+        files: list[Path] = []
+        for path in [Path(os.path.expanduser(given)) for given in paths]:
+            if path.is_dir():
+                # Hidden files are left out: unfinished ones, and macOS's attributes of others.
+                named = (
+                    file
+                    for file in path.iterdir()
+                    if suffixes_of(file).kind == ".txt" and file.name[0] != "."
+                )
+                inside = sorted(filter(Path.is_file, named))
+                if not inside:
+                    raise FileNotFoundError(f"{path} has no text files (.txt, .txt.gz, .txt.zst)")
+                files += inside
+            elif path.is_file():
+                files.append(path)
+            else:
+                raise FileNotFoundError(f"{path} is neither a file nor a directory: check the path")
+        return files
+
+    @staticmethod
+    def prepared(paths: Sequence[str | Path]) -> dict[str, Any]:
+        """The options by which `elmokit prepare` made the first shard among files and directories;
+        none without one.
+        """
+        return next(filter(None, map(_shard_options, TextFile.find(paths))), {})
+
+    @staticmethod
     def open(
         paths: Sequence[str | Path],
         tokenizer: str | None,
@@ -204,7 +211,7 @@ class TextFile:
                 marks of tokenized text.
         """
         paths = [Path(path).expanduser() for path in paths]
-        shards = [shard_options(path).get("tokenizer") for path in paths]
+        shards = [_shard_options(path).get("tokenizer") for path in paths]
         raw = tokenized = get_tokenizer(TOKENIZED)
         is_split = all(shards) or not tokenize
         if language is not None and (is_split or tokenizer is None):

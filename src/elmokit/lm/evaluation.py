@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from elmokit.checkpoints import ModelSource
-from elmokit.data import TextFile, find_files, write_table
+from elmokit.data import TextFile, write_table
 from elmokit.fs import TABLES, check_output, suffixes_of
 from elmokit.lm.losses import resolve_language_model
-from elmokit.lm.scoring import BIT, ROWS, Perplexity, Score, scores
+from elmokit.lm.scoring import BIT, ROWS, Perplexity, Score, TextSurprisal, scores
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 
@@ -75,7 +75,7 @@ def evaluate(
             invalid, or no file has a sentence.
         FileNotFoundError: A file does not exist.
     """
-    paths = find_files(files)
+    paths = TextFile.find(files)
     pretrained = resolve_language_model(model, device)
     pretrained.start(state or "zeros")  # errors come before the text is read
     texts = TextFile.open(
@@ -139,25 +139,24 @@ def _items(source: TextFile, per: Unit, group: Sequence[str]) -> Iterator[Item]:
 
 def _rows(score: Score, item: Item, per: Unit, bits: bool) -> Iterator[dict[str, Any]]:
     """The rows of a table about a sentence, by column; those of the input last."""
-    parts, scale = score.parts(item.regions), 1.0 if bits else float(BIT)
-    names = [f"{direction}_{'bits' if bits else 'nats'}" for direction in score.losses]
-    rows: list[dict[str, Any]] = []
+    units, numbers, scale = score.parts(item.regions), None, 1.0 if bits else float(BIT)
     if per == "token":
-        part_of = score.part_of_words([(part.start, part.end) for part in parts]) + 1
-        columns = score.words, score.offsets, part_of.tolist(), score.surprisal.T.tolist()
-        for word, (start, end), number, surprisal in zip(*columns, strict=True):
-            values = {name: value * scale for name, value in zip(names, surprisal, strict=True)}
-            rows.append({"word": word, "start": start, "end": end, "text_word": number, **values})
-        for row, is_unknown in zip(rows, score.is_unknown.tolist(), strict=True):
-            row["unknown"] = int(is_unknown)
-    else:
-        for part in parts:
-            values = {name: value * scale for name, value in zip(names, part.bits, strict=True)}
-            place = {per: " ".join(part.text.split()), "start": part.start, "end": part.end}
-            rows.append({**place, **values, "unknown": part.unknown})
-    others = item.columns if len(item.columns) > 1 else item.columns * len(rows)
-    for position, (row, columns) in enumerate(zip(rows, others, strict=True), start=1):
-        row = {"line": item.line, "position": position, **row}
+        numbers = score.part_of_words([(part.start, part.end) for part in units]) + 1
+        words = zip(score.words, score.offsets, score.surprisal.T, score.is_unknown, strict=True)
+        units = [
+            TextSurprisal(word, start, end, tuple(surprisal.tolist()), int(is_unknown))
+            for word, (start, end), surprisal, is_unknown in words
+        ]
+    others = item.columns if len(item.columns) > 1 else item.columns * len(units)
+    for position, (unit, columns) in enumerate(zip(units, others, strict=True), start=1):
+        row: dict[str, Any] = {"line": item.line, "position": position}
+        row["region" if per == "region" else "word"] = " ".join(unit.text.split())
+        row |= {"start": unit.start, "end": unit.end}
+        if numbers is not None:
+            row["text_word"] = int(numbers[position - 1])
+        for direction, value in zip(score.losses, unit.bits, strict=True):
+            row[f"{direction}_{'bits' if bits else 'nats'}"] = value * scale
+        row["unknown"] = unit.unknown
         yield row | {f"input_{name}" if name in row else name: columns[name] for name in columns}
 
 

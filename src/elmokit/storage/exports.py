@@ -30,8 +30,8 @@ def write_hdf5(store: EmbeddingStore, path: Path) -> None:
     sentence, its words separated by spaces, to the number of its last line, as a string. Memory
     holds all distinct sentences.
     """
+    line_of = {}
     with atomic_path(path) as partial, h5py.File(partial, "w") as file:
-        line_of = {}
         for line, (words, vectors) in enumerate(store):
             file[str(line)] = vectors.swapaxes(0, -2).astype("float32")
             line_of[" ".join(words)] = str(line)
@@ -72,15 +72,16 @@ def embedding_columns(
         column = arrow.FixedSizeListArray.from_arrays(column, width)
     words = arrow.array(list(chain.from_iterable(tokens)), arrow.string())
     offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
-    columns = {"tokens": words, "vectors": column}
-    return {name: arrow.ListArray.from_arrays(offsets, values) for name, values in columns.items()}
+    as_lists = arrow.ListArray.from_arrays
+    return {"tokens": as_lists(offsets, words), "vectors": as_lists(offsets, column)}
 
 
 def write_parquet(store: EmbeddingStore, path: Path) -> None:
     """Write a row for each line, with the columns of `embedding_columns`."""
     arrow = import_extra("pyarrow", "parquet")
     parquet = import_extra("pyarrow.parquet", "parquet")
-    empty = np.zeros((0, *store.index.vector_shape), store.index.dtype)
+    shape = 0, *store.index.vector_shape
+    empty = np.zeros(shape, store.index.dtype)
     schema = arrow.table(embedding_columns([[]], [empty])).schema
     with (
         atomic_path(path) as partial,
@@ -91,12 +92,14 @@ def write_parquet(store: EmbeddingStore, path: Path) -> None:
             tokens, vectors = zip(*group, strict=True)
             writer.write_table(arrow.table(embedding_columns(tokens, vectors), schema=schema))
 
-        group, size = [], 0
+        group = []
+        size = 0
         for tokens, vectors in store:
             row_bytes = ROW_BYTES + sum(map(len, tokens)) + vectors.nbytes
             if group and size + row_bytes > GROUP_BYTES:
                 write(group)
-                group, size = [], 0
+                group = []
+                size = 0
             group.append((tokens, vectors))
             size += row_bytes
         write(group)

@@ -118,18 +118,20 @@ def write_shard(
     #   vectors              12 numbers         written as they are computed
     #   token_bytes          Ilikenaïve
     words = [word.encode() for sentence in sentences for word in sentence]
-    offsets, token_offsets = (
-        np.cumsum([0, *map(len, each)], dtype=np.int64) for each in (sentences, words)
-    )
-    token_bytes, shape = b"".join(words), (len(words), *vector_shape)
-    described, end = {}, 0
+    offsets = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
+    token_offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
+    token_bytes = b"".join(words)
+    shape = len(words), *vector_shape
+    described = {}
+    end = 0
     for name, kind, of_tensor in (  # widest dtype first, then by name, as safetensors has it
         ("offsets", "I64", offsets.shape),
         ("token_offsets", "I64", token_offsets.shape),
         ("vectors", "F32" if dtype == "float32" else "F16", shape),
         ("token_bytes", "U8", (len(token_bytes),)),
     ):
-        begin, end = end, end + np.dtype(DTYPES[kind]).itemsize * int(np.prod(of_tensor))
+        begin = end
+        end += np.dtype(DTYPES[kind]).itemsize * int(np.prod(of_tensor))
         described[name] = {"dtype": kind, "shape": of_tensor, "data_offsets": (begin, end)}
     header = json.dumps(described, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
@@ -182,11 +184,11 @@ class Shard:
                 )
 
             self.offsets = tensor("offsets").copy()
-            self._token_offsets, self._token_bytes = tensor("token_offsets"), tensor("token_bytes")
+            self._token_offsets = tensor("token_offsets")
+            self._token_bytes = tensor("token_bytes")
             self._vectors = tensor("vectors")
-            if (np.diff(self.offsets, prepend=0) < 0).any() or self.offsets[-1] != len(
-                self._vectors
-            ):
+            is_sorted = (np.diff(self.offsets, prepend=0) >= 0).all()
+            if not is_sorted or self.offsets[-1] != len(self._vectors):
                 raise ValueError("its sentences do not fit its words")
         except (SafetensorError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is not a shard of a store, or damaged: {error}") from error
@@ -194,8 +196,10 @@ class Shard:
     def words(self, begin: int, end: int) -> list[str]:
         """Read the words begin : end."""
         bounds = self._token_offsets[begin : end + 1].tolist()
-        text, start = self._token_bytes[bounds[0] : bounds[-1]].tobytes(), bounds[0]
-        return [text[first - start : last - start].decode() for first, last in pairwise(bounds)]
+        start = bounds[0]
+        text = self._token_bytes[start : bounds[-1]].tobytes()
+        ends = [bound - start for bound in bounds]
+        return [text[begin:end].decode() for begin, end in pairwise(ends)]
 
     def lines_with(self, words: Collection[str]) -> np.ndarray:
         """The numbers of the lines in the shard that have one of some words, in lower case or any
@@ -203,17 +207,18 @@ class Shard:
         """
         # Of the words  I | like | Like | unlikely  and `words` = {"like"}:
         #
-        #   lengths   {4}         places   1 2         of these, lowered, in `words`: both
+        #   lengths   {4}     has_length   1 and 2     found, in lower case: both
         #
         # Only words of a length in bytes that one of them has in either case are read.
         lengths = {len(cased.encode()) for word in words for cased in (word, word.upper())}
-        places = np.flatnonzero(np.isin(np.diff(self._token_offsets), list(lengths))).tolist()
-        text, bounds = self._token_bytes.tobytes(), self._token_offsets.tolist()
-        found = [
-            place
-            for place in places
-            if text[bounds[place] : bounds[place + 1]].decode().lower() in words
-        ]
+        has_length = np.isin(np.diff(self._token_offsets), list(lengths))
+        text = self._token_bytes.tobytes()
+        bounds = self._token_offsets.tolist()
+        found = []
+        for number in np.flatnonzero(has_length).tolist():
+            word = text[bounds[number] : bounds[number + 1]].decode()
+            if word.lower() in words:
+                found.append(number)
         return np.unique(np.searchsorted(self.offsets, found, side="right") - 1)
 
     def vectors(self, begin: int, end: int) -> np.ndarray:
@@ -269,25 +274,17 @@ class StoreWriter:
             The function that writes the vectors (n, 2D), or (n, L+1, 2D) for all layers, of the
             next n words.
         """
-        shape, dtype = self.index.vector_shape, self.index.dtype
+        shape = self.index.vector_shape
+        target = _shard_path(self.directory, number)
         with (
-            atomic_path(_shard_path(self.directory, number)) as path,
-            write_shard(path, sentences, shape, dtype) as write,
+            atomic_path(target) as path,
+            write_shard(path, sentences, shape, self.index.dtype) as write,
         ):
             yield write
 
     def finish(self, num_parts: int) -> None:
-        """Count sentences and words, and mark the store complete.
-
-        Raises:
-            ValueError: A shard is missing.
-        """
+        """Count sentences and words, and mark the store complete."""
         shards = self.shards()
-        if missing := sorted(set(range(num_parts)) - set(shards)):
-            raise ValueError(
-                f"{self.directory} lacks the parts {missing}: run the same command again to make "
-                "them"
-            )
         offsets = [shards[number].offsets for number in range(num_parts)]
         finished = replace(
             self.index,
@@ -331,9 +328,10 @@ class EmbeddingStore:
             raise ValueError(
                 f"{directory} is not complete: run the same command again, which resumes"
             )
-        self._shard = lru_cache(maxsize=64)(
-            lambda number: Shard(_shard_path(self.directory, number))
-        )
+        self._shard = lru_cache(maxsize=64)(self._open_shard)
+
+    def _open_shard(self, number: int) -> Shard:
+        return Shard(_shard_path(self.directory, number))
 
     def __repr__(self) -> str:
         index = self.index
@@ -372,8 +370,10 @@ class EmbeddingStore:
         parts, within = np.divmod(lines, self.index.sentences_per_part)
         vectors = np.empty((len(lines), *self.index.vector_shape), self.index.dtype)
         for part in np.unique(parts).tolist():
-            in_part, shard = parts == part, self._shard(part)
-            vectors[in_part] = shard.take(shard.offsets[within[in_part]] + positions[in_part])
+            in_part = parts == part
+            shard = self._shard(part)
+            begins = shard.offsets[within[in_part]]
+            vectors[in_part] = shard.take(begins + positions[in_part])
         return vectors
 
     def lines_with(self, words: Collection[str]) -> Iterator[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elmokit.checkpoints import Pretrained, load, save
-from elmokit.data import find_files
+from elmokit.data import TextFile
 from elmokit.fs import directory_lock, write_lines
 from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import fork_rng, pytorch_threads
@@ -20,7 +20,6 @@ from elmokit.train.pretraining import (
     Text,
     check_output_of,
     language_of,
-    prepared_options,
     read_texts,
     run_identity,
     total_steps,
@@ -177,7 +176,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         fork_rng(),
     ):
         loaded = load(settings.model)
-        of_shards = prepared_options(settings.corpus).get("tokenizer")
+        of_shards = TextFile.prepared(settings.corpus).get("tokenizer")
         loaded.tokenizer = name = loaded.tokenizer or of_shards
         if of_shards not in (None, name, TOKENIZED) and name != TOKENIZED:
             raise ValueError(
@@ -187,7 +186,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         loaded.language = language_of(settings, name, loaded.language)
         text = read_texts(settings, name, loaded.language, settings.others)
         start = _with_softmax(settings, loaded, text)
-        heldout, others = find_files(settings.heldout), find_files(settings.others)
+        heldout, others = TextFile.find(settings.heldout), TextFile.find(settings.others)
         tuned = _trained(settings, start, text, text.heldout[: len(heldout)])
         changes = _changes(
             start, tuned, dict(zip(map(str, [*heldout, *others]), text.heldout, strict=True))

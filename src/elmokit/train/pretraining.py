@@ -17,7 +17,7 @@ from torch import Tensor
 
 from elmokit.checkpoints import Pretrained, load, save
 from elmokit.config import BiLMConfig
-from elmokit.data import TextFile, find_files, shard_options
+from elmokit.data import TextFile
 from elmokit.fs import atomic_directory, check_output, directory_lock, read_json, read_lines
 from elmokit.lm import Perplexity
 from elmokit.runtime import fork_rng, pytorch_threads
@@ -92,7 +92,8 @@ def read_texts(
         language: The language of the model.
         others: More held-out files.
     """
-    files, heldout = find_files(settings.corpus), find_files([*settings.heldout, *others])
+    files = TextFile.find(settings.corpus)
+    heldout = TextFile.find([*settings.heldout, *others])
     given = settings.language if settings.tokenize else None
     texts = TextFile.open(
         [*files, *heldout], tokenizer, settings.tokenize, given, model_language=language
@@ -117,20 +118,15 @@ def _check(name: str, files: list[Path]) -> CorpusReport:
     return report
 
 
-def prepared_options(corpus: Sequence[Path]) -> dict[str, Any]:
-    """The options by which `elmokit prepare` made the first shard of a corpus; none without one."""
-    return next(filter(None, map(shard_options, find_files(corpus))), {})
-
-
 def language_of(settings: TrainingConfig, tokenizer: str | None, before: str | None) -> str | None:
     """The language of the settings, of `elmokit prepare`, or of the initial model (`before`)."""
-    given = settings.language or prepared_options(settings.corpus).get("language") or before
+    given = settings.language or TextFile.prepared(settings.corpus).get("language") or before
     return given or ("en" if tokenizer == get_tokenizer().name else None)
 
 
 def _tokenizer(settings: PretrainConfig) -> str | None:
     """The name of the tokenizer of the corpus; None for tokenized text of other sources."""
-    of_shards = prepared_options(settings.corpus).get("tokenizer")
+    of_shards = TextFile.prepared(settings.corpus).get("tokenizer")
     if settings.tokenizer is not None:
         name = get_tokenizer(settings.tokenizer).name
         if of_shards not in (None, name):
