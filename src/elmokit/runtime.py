@@ -76,6 +76,11 @@ def pick_dtype(
     return dtypes[name or "float32"]
 
 
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which products in `dtype` are added up: float32, or float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def check_list(sentences: Any) -> None:
     """ValueError for a string, mapping or data frame where a list is expected."""
     if isinstance(sentences, str | Mapping) or hasattr(sentences, "columns"):

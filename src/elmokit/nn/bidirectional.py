@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from elmokit.config import SequenceEncoderConfig
 from elmokit.ops import LSTMState, allocate
-from elmokit.runtime import needs_grad
+from elmokit.runtime import accumulation_dtype, needs_grad
 from elmokit.threads import run_on_streams, run_side_by_side
 
 Result = TypeVar("Result")
@@ -31,15 +31,15 @@ class BiLMState:
     @staticmethod
     def shapes(config: SequenceEncoderConfig, rows: int) -> dict[str, tuple[int, ...]]:
         """The shapes of h and c in a state of `rows` rows."""
-        layers, *dims = config.state_shape
-        return {name: (2, layers, rows, dim) for name, dim in zip("hc", dims, strict=True)}
+        layers, width, cells = config.state_shape
+        return {"h": (2, layers, rows, width), "c": (2, layers, rows, cells)}
 
     @staticmethod
     def zeros(config: SequenceEncoderConfig, rows: int, like: Tensor) -> BiLMState:
         """Zeros for `rows` rows, float32 at least, on the device of the tensor `like`."""
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        shapes = BiLMState.shapes(config, rows)
-        return BiLMState(*(like.new_zeros(shape, dtype=dtype) for shape in shapes.values()))
+        dtype = accumulation_dtype(like.dtype)
+        h, c = BiLMState.shapes(config, rows).values()
+        return BiLMState(like.new_zeros(h, dtype=dtype), like.new_zeros(c, dtype=dtype))
 
     @staticmethod
     def of_ranks(directions: Sequence[Sequence[LSTMState]], row_order: Tensor) -> BiLMState:
@@ -62,7 +62,9 @@ class BiLMState:
 
     def to(self, device: torch.device) -> BiLMState:
         """The state itself, or its copy on another device."""
-        return self if self.h.device == device else BiLMState(self.h.to(device), self.c.to(device))
+        if self.h.device == device:
+            return self
+        return BiLMState(self.h.to(device), self.c.to(device))
 
     def repeated(self, rows: int) -> BiLMState:
         """The state of one row for each of `rows` rows."""
@@ -70,7 +72,8 @@ class BiLMState:
 
     def of_direction(self, d: int, rows: Tensor | slice = slice(None)) -> list[LSTMState]:
         """The state of each layer of direction `d`; with `rows` of those rows, in that order."""
-        return [LSTMState(h[rows], c[rows]) for h, c in zip(self.h[d], self.c[d], strict=True)]
+        layers = zip(self.h[d], self.c[d], strict=True)
+        return [LSTMState(h[rows], c[rows]) for h, c in layers]
 
 
 def apply_dropout(x: Tensor, probability: float) -> Tensor:
@@ -94,13 +97,18 @@ def apply_dropout(x: Tensor, probability: float) -> Tensor:
         raise ValueError(f"dropout must be at least 0 and below 1, not {probability}")
     if probability == 0:
         return x
-    kept = min(max(round((1 - probability) * LEVELS), 1), LEVELS - 1)
+    kept = round((1 - probability) * LEVELS)
+    kept = min(max(kept, 1), LEVELS - 1)
     count = -(-x.numel() // 4)
     numbers = torch.empty(count, dtype=torch.int64, device=x.device)
     numbers.random_(-(1 << 63), None)
-    # Four values of 16 bits, from -LEVELS / 2 to LEVELS / 2 - 1, in each number of 64 bits.
+    # Four draws of 16 bits in each number of 64 bits. The lowest `kept` of the LEVELS keep a value:
+    #
+    #     draw    -LEVELS / 2 ..  kept - LEVELS / 2 ..  LEVELS / 2 - 1
+    #             kept            dropped
     draws = numbers.view(torch.int16)[: x.numel()].view(x.shape)
-    return x * (draws < kept - LEVELS // 2).to(x.dtype).mul_(LEVELS / kept)
+    is_kept = draws < kept - LEVELS // 2
+    return x * is_kept.to(x.dtype).mul_(LEVELS / kept)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -114,13 +122,18 @@ def is_observed(encoder: nn.Module, *inputs: Tensor) -> bool:
 
 
 def run_directions(
-    tasks: Sequence[Callable[[], Result]], device: torch.device, *, in_order: bool
+    tasks: Sequence[Callable[[], Result]],
+    device: torch.device,
+    *,
+    in_order: bool,
 ) -> list[Result]:
     """Run a task for each direction, side by side unless they must run in order on this thread.
 
     Gradients and hooks need the thread, and dropout, which draws random numbers, the order.
     """
-    return [task() for task in tasks] if in_order else run_side_by_side([*tasks], device)
+    if in_order:
+        return [task() for task in tasks]
+    return run_side_by_side([*tasks], device)
 
 
 class Bidirectional(nn.Module):
@@ -143,8 +156,8 @@ class Bidirectional(nn.Module):
         words: Tensor,
         tokens: Tensor,
         more: Sequence[tuple[Any, ...]],
+        state: BiLMState,
         dropout: float,
-        observed: bool,
     ) -> tuple[Tensor, list[Any]]:
         """The layers (L+1, 2, N, D), and the final states of each direction.
 
@@ -152,9 +165,11 @@ class Bidirectional(nn.Module):
             words: Vectors of the distinct words, (U, D).
             tokens: Index into `words` at each slot of each direction, (2, N).
             more: For each direction the further arguments of its stack.
+            state: The state that the stacks start from, which is among their arguments.
             dropout: The probability.
-            observed: Whether autograd or a hook follows, so that layers are not written in place.
         """
+        # Where autograd or a hook follows, layers are not written in place.
+        observed = is_observed(self, words, state.h, state.c)
         tokens = tokens.contiguous()
         shape = (self.config.num_layers + 1, 2, tokens.shape[1], words.shape[1])
         out = None if observed else allocate(shape, words.dtype, words.device)

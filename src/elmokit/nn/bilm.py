@@ -27,7 +27,7 @@ from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.nn.token_encoders import CharCNN, TokenEncoder, WordEmbedding
 from elmokit.nn.transformer import BidirectionalTransformer
 from elmokit.ops import PackedText, Packing, upload
-from elmokit.runtime import disable_compile
+from elmokit.runtime import accumulation_dtype, disable_compile
 
 if TYPE_CHECKING:
     from elmokit.text import Vocab
@@ -78,7 +78,10 @@ class BiLM(nn.Module):
 
     @disable_compile
     def forward(
-        self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        state: BiLMState | None = None,
     ) -> BiLMOutput:
         """Run a padded batch.
 
@@ -106,7 +109,11 @@ class BiLM(nn.Module):
         return self.run_padded(words, tokens, mask, state)
 
     def run_padded(
-        self, words: Tensor, tokens: Tensor, mask: Tensor, state: BiLMState | None = None
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        mask: Tensor,
+        state: BiLMState | None = None,
     ) -> BiLMOutput:
         """Run a padded batch of words whose vectors are known.
 
@@ -152,7 +159,7 @@ class BiLM(nn.Module):
             ValueError: A state is of another number of rows, or of another model.
         """
         encoder, rows = self.config.sequence_encoder, len(packing.row_order)
-        words = words.to(torch.promote_types(words.dtype, torch.float32))
+        words = words.to(accumulation_dtype(words.dtype))
         state = BiLMState.zeros(encoder, rows, words) if state is None else state
         state.check(encoder, rows)
         if reset_state is not None:
@@ -160,7 +167,12 @@ class BiLM(nn.Module):
         return self.sequence_encoder(words, tokens, packing, state, reset_state, dropout)
 
     def masked_outputs(
-        self, words: Tensor, tokens: Tensor, packing: Packing, hidden: Tensor, dropout: float = 0.0
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        hidden: Tensor,
+        dropout: float = 0.0,
     ) -> Tensor:
         """Run sentences some words of which are hidden, for an encoder that merges the directions.
 
@@ -175,7 +187,8 @@ class BiLM(nn.Module):
         mask = self.sequence_encoder.mask
         tokens = tokens.scatter(1, hidden, len(words))  # the index of the vector `mask`
         words = torch.cat([words, mask[None].to(words.dtype)])
-        (*_, top), _ = self.run(words, tokens, packing, dropout=dropout)
+        layers, _ = self.run(words, tokens, packing, dropout=dropout)
+        top = layers[-1]
         return top[0, hidden[0]] + top[1, hidden[1]]
 
     def word_vectors(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:

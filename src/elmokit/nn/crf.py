@@ -103,19 +103,24 @@ class CRF(nn.Module):
         sources = []
         stay = torch.arange(best.shape[1], device=scores.device).expand_as(best)
         for t in range(1, scores.shape[1]):
+            # (B, left, right): the best path to each tag at t - 1, and every step from there
             longer, source = (best[:, :, None] + step).max(dim=1)
-            best = torch.where(mask[:, t, None], longer + scores[:, t], best)
-            sources.append(torch.where(mask[:, t, None], source, stay))
+            is_token = mask[:, t, None]
+            best = torch.where(is_token, longer + scores[:, t], best)
+            sources.append(torch.where(is_token, source, stay))
         # Back from the best last tag: the source of each tag is the one before it.
         path = [(best + last).argmax(dim=1)]
         for source in reversed(sources):
-            path.append(source.gather(1, path[-1][:, None]).squeeze(1))
-        return torch.stack(path[::-1], dim=1).masked_fill(~mask, 0)
+            last_tags = path[-1][:, None]
+            path.append(source.gather(1, last_tags).squeeze(1))
+        tags = torch.stack(path[::-1], dim=1)
+        return tags.masked_fill(~mask, 0)
 
     def marginals(self, scores: Tensor, mask: Tensor) -> Tensor:
         """Probability of each tag (B, T, K), the gradient of the log partition; 0 at padding."""
         with torch.inference_mode(False), torch.enable_grad():
             # copies, since tensors of inference mode have no gradients and are not saved for them
-            scores, mask = scores.detach().clone().requires_grad_(), mask.clone()
-            (marginals,) = torch.autograd.grad(self._log_partition(scores, mask).sum(), scores)
+            scores = scores.detach().clone().requires_grad_()
+            total = self._log_partition(scores, mask.clone()).sum()
+            (marginals,) = torch.autograd.grad(total, scores)
         return marginals

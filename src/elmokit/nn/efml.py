@@ -35,11 +35,12 @@ class EfmlEncoder(TokenEncoder):
         super().__init__()
         self.config, limit = config, config.max_characters
         self.limit = None if limit is None else limit - 2  # of a word, without the marks around it
-        self.input = " and ".join(name for name in ("words", "characters") if getattr(config, name))
+        tables = {"words": config.words, "characters": config.characters}
+        self.input = " and ".join(name for name, table in tables.items() if table)
         self.word_embedding = self.char_cnn = None
         if config.words:
-            self.word_embedding = nn.Parameter(torch.empty(len(config.words), config.word_dim))
-            nn.init.uniform_(self.word_embedding, -0.25, 0.25)
+            table = torch.empty(len(config.words), config.word_dim)
+            self.word_embedding = nn.Parameter(table.uniform_(-0.25, 0.25))
         if config.char_cnn is not None:  # as wide as its filters: without a projection of its own
             self.char_cnn = CharCNN(config.char_cnn, config.char_cnn.num_filters)
         self.projection = Projection(config.num_features, output_dim)
@@ -84,9 +85,10 @@ class EfmlEncoder(TokenEncoder):
         padding = 0
         if self.config.characters:
             padding = self.config.character_rows[PADDING] + CHARACTER_SHIFT
-        ids, width = self.ids([BOS, EOS]), like.shape[-1]
-        ids = F.pad(ids, (0, max(0, width - ids.shape[1])), value=padding)
-        begin, end = ids[:, :width].to(like)
+        ids = self.ids([BOS, EOS])
+        width = like.shape[-1]
+        missing = max(0, width - ids.shape[1])
+        begin, end = F.pad(ids, (0, missing), value=padding)[:, :width].to(like)
         return begin, end
 
     @property

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from elmokit.nn.bidirectional import BiLMState, has_hooks
 from elmokit.nn.bilm import BiLM, BiLMOutput
 from elmokit.nn.inference import PrepackCache
-from elmokit.runtime import disable_compile, needs_grad
+from elmokit.runtime import accumulation_dtype, disable_compile, needs_grad
 from elmokit.text import TruncationWarning, count_truncated, encode_sentences
 from elmokit.threads import run_on_own_thread
 
@@ -25,10 +25,11 @@ LAYER_NORM_EPSILON = 1e-12  # bilm-tf's; AllenNLP has 1e-13, which float32 canno
 
 
 def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
-    real = layer[mask].to(torch.promote_types(layer.dtype, torch.float32))
+    real = layer[mask].to(accumulation_dtype(layer.dtype))
     mean = real.mean()
     variance = (real - mean).square().mean()
-    return ((layer - mean) * torch.rsqrt(variance + LAYER_NORM_EPSILON)).to(layer.dtype)
+    scale = torch.rsqrt(variance + LAYER_NORM_EPSILON)
+    return ((layer - mean) * scale).to(layer.dtype)
 
 
 class ScalarMix(nn.Module):
@@ -59,13 +60,17 @@ class ScalarMix(nn.Module):
 
     @staticmethod
     def mix(
-        layers: Tensor, weights: Tensor, mask: Tensor | None = None, layer_norm: bool = False
+        layers: Tensor,
+        weights: Tensor,
+        mask: Tensor | None = None,
+        layer_norm: bool = False,
     ) -> Tensor:
         """`forward` with given weights (L+1,), to which no softmax is applied."""
         if layer_norm:
             is_word = cast(Tensor, mask).bool()
             layers = torch.stack([_normalized(layer, is_word) for layer in layers])
-        return torch.tensordot(weights.to(layers.dtype), layers, dims=1).to(weights.dtype)
+        mixed = torch.tensordot(weights.to(layers.dtype), layers, dims=1)
+        return mixed.to(weights.dtype)
 
     def layer_weights(self) -> Tensor:
         """The weights after the softmax, (L+1,)."""
@@ -188,7 +193,8 @@ class Elmo(nn.Module):
             IndexError: An id has no row in the model's table.
         """
         out = self.layers(ids, state)
-        return ElmoOutput(self.mix(out.layers, out.mask), out.mask, out.state)
+        representations = self.mix(out.layers, out.mask)
+        return ElmoOutput(representations, out.mask, out.state)
 
     def layers(self, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
         """The layers that `forward` mixes, without boundaries; arguments and errors are its own."""
@@ -203,7 +209,8 @@ class Elmo(nn.Module):
         if not has_hooks(bilm) and not needs_state_grad:
             bilm = self._prepacked.of(bilm)
         out = bilm(bilm.token_encoder.add_boundaries(ids), state=state)
-        return BiLMOutput(out.layers[:, :, 1:-1] * mask.unsqueeze(-1), mask, out.state)
+        layers = out.layers[:, :, 1:-1] * mask.unsqueeze(-1)
+        return BiLMOutput(layers, mask, out.state)
 
     def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:
         """Layers (L+1, B, T, 2D) and mask (B, T) -> the representations of `forward`."""
@@ -211,4 +218,5 @@ class Elmo(nn.Module):
 
     def penalty(self, coefficient: float) -> Tensor:
         """The L2 penalty on all mix weights; add it to the loss."""
-        return torch.stack([cast(ScalarMix, mix).penalty(coefficient) for mix in self.mixes]).sum()
+        penalties = [cast(ScalarMix, mix).penalty(coefficient) for mix in self.mixes]
+        return torch.stack(penalties).sum()

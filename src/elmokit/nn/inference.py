@@ -15,7 +15,7 @@ from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import CharacterEncoder, CharCNN, Highway, Projection
 from elmokit.ops import LSTMState, Packing, allocate
 from elmokit.ops import prepack as prepack_op
-from elmokit.runtime import init_on_meta
+from elmokit.runtime import accumulation_dtype, init_on_meta
 from elmokit.threads import parallel_rows
 
 CHUNK_WORDS = 128  # so few that the output of one layer is still in cache for the next
@@ -23,13 +23,11 @@ CHUNK_WORDS = 128  # so few that the output of one layer is still in cache for t
 WHOLE, SAMPLED = 8192, 64
 
 
-def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of what products in `dtype` are added to: float32, or float64."""
-    return torch.promote_types(dtype if dtype.is_floating_point else torch.float32, torch.float32)
-
-
 def _in_chunks(
-    run: Callable[[Tensor], Tensor], x: Tensor, width: int, dtype: torch.dtype
+    run: Callable[[Tensor], Tensor],
+    x: Tensor,
+    width: int,
+    dtype: torch.dtype,
 ) -> Tensor:
     """run(x) (N, width), some rows at a time, in parallel."""
     out = allocate((len(x), width), dtype, x.device)
@@ -49,7 +47,8 @@ class PrepackedLSTMLayer(nn.Module):
 
     def __init__(self, layer: LSTMLayer, dtype: torch.dtype) -> None:
         super().__init__()
-        self.clips, self._run = layer.clips, prepack_op("lstm", layer.weights(), dtype)
+        self.clips = layer.clips
+        self._run = prepack_op("lstm", layer.weights(), dtype)
 
     def forward(
         self,
@@ -68,7 +67,7 @@ class PrepackedProjection(nn.Module):
     def __init__(self, projection: Projection, dtype: torch.dtype) -> None:
         super().__init__()
         self._multiply = prepack_op("linear", (projection.weight, projection.bias), dtype)
-        self._dim, self._dtype = projection.out_features, _accumulation_dtype(dtype)
+        self._dim, self._dtype = projection.out_features, accumulation_dtype(dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         return _in_chunks(self._multiply, input, self._dim, self._dtype)
@@ -95,7 +94,7 @@ class PrepackedCharCNN(CharacterEncoder):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self._convolve(ids - CHARACTER_SHIFT)
-        dtype = _accumulation_dtype(self._float_dtype)
+        dtype = accumulation_dtype(self._float_dtype)
         return _in_chunks(self._after_convolution, x, self._dim, dtype)
 
     def _after_convolution(self, x: Tensor) -> Tensor:
@@ -123,7 +122,7 @@ def _with_leaves(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
         result._modules[name] = child and _with_leaves(child, leaves, dtype)
     for name, weight in module._parameters.items():
         if weight is not None:
-            weight = weight.detach().to(_accumulation_dtype(dtype))
+            weight = weight.detach().to(accumulation_dtype(dtype))
             weight = nn.Parameter(weight, requires_grad=False)
         result._parameters[name] = weight
     return result.eval()
@@ -150,7 +149,7 @@ class PrepackedBiLM(BiLM):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of its states and results."""
-        return _accumulation_dtype(self.product_dtype)
+        return accumulation_dtype(self.product_dtype)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
         raise ValueError(
@@ -159,7 +158,8 @@ class PrepackedBiLM(BiLM):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiLM:
         """Called by `to`, `cuda`, `half` and others."""
-        if fn(probe := torch.empty(0, dtype=self.dtype, device=self.device)) is not probe:
+        probe = torch.empty(0, dtype=self.dtype, device=self.device)
+        if fn(probe) is not probe:
             raise ValueError(
                 f"this biLM is prepacked for {str(self.product_dtype)[6:]} on {self.device}, and "
                 "cannot be moved or converted: load the model again, and prepack it there, as "
@@ -198,7 +198,8 @@ def _sample(weight: Tensor) -> Tensor:
     strides = zip(weight.shape, weight.stride(), strict=True)
     extent = 1 + sum((size - 1) * stride for size, stride in strides)
     step = 1 if extent <= WHOLE else extent // SAMPLED | 1  # odd: values of many columns
-    return weight.detach().as_strided((-(-extent // step),), (step,))
+    size = -(-extent // step)
+    return weight.detach().as_strided((size,), (step,))
 
 
 class PrepackCache:

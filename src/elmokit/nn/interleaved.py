@@ -35,7 +35,8 @@ class InterleavedLSTM(nn.Module):
         self.stacks = nn.ModuleList()
         for _ in range(2):
             layers = [LSTMLayer(width, cells, cells, config.forget_bias) for width in inputs]
-            self.stacks.append(nn.ModuleDict({"layers": nn.ModuleList(layers)}))
+            stack = {"layers": nn.ModuleList(layers)}
+            self.stacks.append(nn.ModuleDict(stack))
         self.mask = None
         if config.projects_layers:
             self.projections = nn.ModuleList(Projection(2 * cells, 2 * dim) for _ in inputs)
@@ -59,16 +60,16 @@ class InterleavedLSTM(nn.Module):
         mirrored = torch.from_numpy(packing.segments().mirrored()).to(words.device)
         in_order = is_observed(self, words)
         # All layers (N, 2D) are in the order of the forward stream.
-        layers = [F.embedding(tokens[0], words).repeat(1, 2)]
+        vectors = F.embedding(tokens[0], words)
+        layers = [vectors.repeat(1, 2)]
         x = apply_dropout(layers[0], dropout)
         zeros = x.new_zeros(len(packing.row_order), config.cell_dim)
         for number in range(config.num_layers):
             inputs = x if number > 0 else x[:, : config.projection_dim]
+            start = LSTMState(zeros, zeros)
             tasks: list[Any] = [
-                partial(stack[number], of_direction, packing, LSTMState(zeros, zeros))
-                for stack, of_direction in zip(
-                    stacks, (inputs, inputs.index_select(0, mirrored)), strict=True
-                )
+                partial(stacks[0][number], inputs, packing, start),
+                partial(stacks[1][number], inputs.index_select(0, mirrored), packing, start),
             ]
             (fwd, _), (bwd, _) = run_directions(tasks, words.device, in_order=in_order)
             outputs = torch.cat([fwd, bwd.index_select(0, mirrored)], dim=1)
@@ -78,8 +79,8 @@ class InterleavedLSTM(nn.Module):
             else:
                 x = outputs
         if not config.projects_layers:
-            top = self.top_projection(x.view(-1, config.cell_dim)).to(words.dtype)
-            layers = [top.view(-1, 2 * config.projection_dim)]
+            top = self.top_projection(x.view(-1, config.cell_dim))
+            layers = [top.to(words.dtype).view(-1, 2 * config.projection_dim)]
         # Halves of the directions (N, 2D) -> each in the order of its stream (2, N, D).
         pairs = []
         for layer in layers:

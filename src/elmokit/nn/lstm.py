@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.bidirectional import Bidirectional, BiLMState, apply_dropout, is_observed
+from elmokit.nn.bidirectional import Bidirectional, BiLMState, apply_dropout
 from elmokit.ops import LSTMState, Packing, lstm
 
 
@@ -161,6 +161,5 @@ class BidirectionalLSTM(Bidirectional):
             zeros: list[LSTMState | None] = [None] * self.config.num_layers
             resets = zeros if reset_state is None else reset_state.of_direction(d)
             more.append((packing, state.of_direction(d, row_order), resets))
-        observed = is_observed(self, words, state.h, state.c)
-        layers, finals = self.run_stacks(words, tokens, more, dropout, observed)
+        layers, finals = self.run_stacks(words, tokens, more, state, dropout)
         return layers, BiLMState.of_ranks(finals, row_order)

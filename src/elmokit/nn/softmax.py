@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.ops import linear_logsumexp
+from elmokit.runtime import accumulation_dtype
 
 # --- Negative classes -----------------------------------------------------------------------------
 #
@@ -28,10 +29,14 @@ def draw_log_uniform(num_classes: int, num_samples: int, generator: torch.Genera
     draws = torch.empty(0, dtype=torch.int64, device="cpu")
     while True:
         uniform = torch.rand(
-            4 * num_samples, dtype=torch.float64, generator=generator, device="cpu"
+            4 * num_samples,
+            dtype=torch.float64,
+            generator=generator,
+            device="cpu",
         )
-        more = torch.exp(uniform * math.log(num_classes + 1)).long() - 1
-        draws = torch.cat([draws, more.clamp_(max=num_classes - 1)])
+        ranks = torch.exp(uniform * math.log(num_classes + 1)).long()  # from 1
+        more = (ranks - 1).clamp_(max=num_classes - 1)
+        draws = torch.cat([draws, more])
         # A draw is new if it is where its class was drawn first: of 7 2 7 0 2 the 1st, 2nd and 4th.
         classes = draws.numpy()
         positions = np.arange(len(classes))
@@ -39,14 +44,16 @@ def draw_log_uniform(num_classes: int, num_samples: int, generator: torch.Genera
         first[classes[::-1]] = positions[::-1]  # the last assignment to an index remains
         new = np.flatnonzero(first[classes] == positions)[:num_samples]
         if len(new) == num_samples:
-            return draws[torch.from_numpy(new)].int(), int(new[-1]) + 1
+            distinct = draws[torch.from_numpy(new)]
+            return distinct.int(), int(new[-1]) + 1
 
 
 def log_expected_count(ids: Tensor, num_tries: int, num_classes: int) -> Tensor:
     """log of the probability that `num_tries` draws contain a class, 1 - (1 - P(c))^num_tries."""
     c = ids.double()
     probability = torch.log1p(1 / (c + 1)) / math.log(num_classes + 1)
-    return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
+    log_never = num_tries * torch.log1p(-probability)
+    return torch.log(-torch.expm1(log_never))
 
 
 # --- The softmax ----------------------------------------------------------------------------------
@@ -64,7 +71,7 @@ def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The logit of one class a row: hidden, weight (N, D), bias (N,) -> (N,), float32 at least."""
-    wide = torch.promote_types(hidden.dtype, torch.float32)
+    wide = accumulation_dtype(hidden.dtype)
     return (hidden.to(wide) * weight).sum(dim=1) + bias
 
 
@@ -73,12 +80,14 @@ class FullSoftmax(nn.Module):
 
     def __init__(self, num_words: int, dim: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_words, dim).normal_(0, math.sqrt(1 / dim)))
+        weight = torch.empty(num_words, dim).normal_(0, math.sqrt(1 / dim))
+        self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(num_words))
 
     def log_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Exact -log p: hidden (N, D), targets (N,) -> (N,), without storing (N, V) logits."""
-        logits = _logits(hidden, _gather(self.weight, [targets])[0], self.bias[targets])
+        (weights,) = _gather(self.weight, [targets])
+        logits = _logits(hidden, weights, self.bias[targets])
         return linear_logsumexp(hidden, self.weight, self.bias) - logits
 
     def sample(self, count: int, generator: torch.Generator) -> Samples:
@@ -92,7 +101,8 @@ class FullSoftmax(nn.Module):
         hidden (K, N, D), targets (K, N), K sets of samples -> (K, N). A sample that is the target
         of a position is excluded there.
         """
-        count, num_classes, device = len(samples), len(self.weight), targets.device
+        count, device = len(samples), targets.device
+        num_classes = len(self.weight)
         # The rows of all samples, then those of all targets, in one gather each.
         ids = [*(sampled.to(device) for sampled, _ in samples), *targets]
         weights = _gather(self.weight, ids)

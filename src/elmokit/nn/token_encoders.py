@@ -94,7 +94,8 @@ class TokenEncoder(nn.Module, ABC):
         MB per 1,000 words embedded.
         """
         missing = -len(ids) % WORDS_MULTIPLE
-        return torch.cat([ids, ids[:1].expand(missing, *ids.shape[1:])])
+        more = ids[:1].expand(missing, *ids.shape[1:])
+        return torch.cat([ids, more])
 
     @property
     def word_limit(self) -> str:
@@ -115,7 +116,8 @@ class WordEmbedding(TokenEncoder):
     def __init__(self, num_words: int, dim: int, boundary_words: tuple[int, int]) -> None:
         super().__init__()
         self.boundary_words = boundary_words
-        self.weight = nn.Parameter(torch.empty(num_words, dim).uniform_(-1, 1))
+        weight = torch.empty(num_words, dim).uniform_(-1, 1)
+        self.weight = nn.Parameter(weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids (U,) -> (U, D)."""
@@ -150,7 +152,8 @@ class Filters(nn.Module):
         if activation == "relu":  # bilm-tf (training.py:206-213)
             nn.init.uniform_(self.weight, -0.05, 0.05)
         else:
-            nn.init.normal_(self.weight, std=math.sqrt(1 / (width * embedding_dim)))
+            size = width * embedding_dim
+            nn.init.normal_(self.weight, std=math.sqrt(1 / size))
         self.bias = nn.Parameter(torch.zeros(num_filters))
 
 
@@ -218,7 +221,8 @@ class CharacterEncoder(TokenEncoder):
     def pad_to_bucket(self, ids: Tensor) -> Tensor:
         width = ids.shape[1]
         missing = min(-width % CHARACTERS_MULTIPLE, self.config.max_characters - width)
-        return super().pad_to_bucket(F.pad(ids, (0, missing), value=PAD_CHARACTER))
+        ids = F.pad(ids, (0, missing), value=PAD_CHARACTER)
+        return super().pad_to_bucket(ids)
 
     @property
     def word_limit(self) -> str:
@@ -238,7 +242,8 @@ class CharCNN(CharacterEncoder):
     def __init__(self, config: CharCNNConfig, output_dim: int) -> None:
         super().__init__(config)
         dim, filters = config.embedding_dim, config.num_filters
-        self.char_embedding = nn.Parameter(torch.empty(config.num_characters, dim).uniform_(-1, 1))
+        table = torch.empty(config.num_characters, dim).uniform_(-1, 1)
+        self.char_embedding = nn.Parameter(table)
         self.convolutions = nn.ModuleList(
             Filters(dim, number, width, config.activation) for width, number in config.filters
         )
@@ -255,7 +260,8 @@ class CharCNN(CharacterEncoder):
         C may be smaller than `max_characters` as long as every filter still sees a window of
         padding only.
         """
-        x = self.activation(char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters()))
+        x = char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters())
+        x = self.activation(x)
         for layer in self.highways:
             x = layer(x)
         return x if self.projection is None else self.projection(x)

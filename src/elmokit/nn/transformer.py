@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import TransformerConfig
-from elmokit.nn.bidirectional import Bidirectional, BiLMState, apply_dropout, is_observed
+from elmokit.nn.bidirectional import Bidirectional, BiLMState, apply_dropout
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops import Packing, allocate
 
@@ -62,12 +62,14 @@ class AttentionLayout:
         begins = np.empty_like(padded)
         begins[order] = np.cumsum(padded[order]) - padded[order]
         lengths, counts = np.unique(padded, return_counts=True)
-        self.groups = [*zip(counts.tolist(), lengths.tolist(), strict=True)]
+        pairs = zip(counts.tolist(), lengths.tolist(), strict=True)
+        self.groups: list[tuple[int, int]] = list(pairs)
 
         # The row of each slot in the buffer, and the rows of no slot.
         rows = np.empty_like(segments.slots)
         is_padding = np.ones(padded.sum(), dtype=bool)
-        rows[segments.slots] = np.repeat(begins, segments.lengths) + segments.positions()
+        begins_of_words = np.repeat(begins, segments.lengths)
+        rows[segments.slots] = begins_of_words + segments.positions()
         is_padding[rows] = False
         self.rows = torch.from_numpy(rows).to(device)
         self.padding = torch.from_numpy(np.flatnonzero(is_padding)).to(device)
@@ -96,7 +98,8 @@ class AttentionLayout:
         Returns:
             (N, D).
         """
-        size, dim = len(self.rows) + len(self.padding), projected.shape[1] // 3
+        size = len(self.rows) + len(self.padding)
+        dim = projected.shape[1] // 3
         buffer = allocate((size, 3 * dim), projected.dtype, projected.device)
         buffer.index_fill_(0, self.padding, 0)
         buffer.index_copy_(0, self.rows, projected)
@@ -107,13 +110,15 @@ class AttentionLayout:
             attended = self._attend_causally(*self._rotated(group))
             outputs.append(attended.transpose(1, 2).reshape(-1, dim))
             begin = end
-        return torch.cat([buffer[:0, :dim], *outputs]).index_select(0, self.rows)
+        attended = torch.cat([buffer[:0, :dim], *outputs])
+        return attended.index_select(0, self.rows)
 
     def _rotated(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(count, T, 3, heads, d) -> queries and keys, rotated, and values (count, heads, T, d)."""
         # Two neighbouring dimensions x, y are one number x + iy, which turning multiplies.
-        pairs = torch.view_as_complex(rows[:, :, :2].unflatten(-1, (-1, 2)))
-        rotated = torch.view_as_real(pairs * self.rotation[: rows.shape[1]]).flatten(-2)
+        queries_and_keys = rows[:, :, :2].unflatten(-1, (-1, 2))
+        pairs = torch.view_as_complex(queries_and_keys) * self.rotation[: rows.shape[1]]
+        rotated = torch.view_as_real(pairs).flatten(-2)
         queries, keys = rotated.transpose(1, 3).unbind(2)
         return queries, keys, rows[:, :, 2].transpose(1, 2)
 
@@ -128,14 +133,16 @@ class AttentionLayout:
 
         def windows(part: Tensor, width: int) -> Tensor:
             """A window for each later block, (count * windows, heads, width, d)."""
-            return part.unfold(2, width, context).permute(0, 2, 1, 4, 3).flatten(0, 1)
+            unfolded = part.unfold(2, width, context)  # (count, heads, windows, d, width)
+            return unfolded.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
         # Blocks of queries      0    1     2     3
         # see those of the keys  0   0 1   1 2   2 3
         later = windows(queries[:, :, context:], context)
         seen = [windows(part, 2 * context) for part in (keys, values)]
-        outputs = _attention(later, *seen, attn_mask=self.band).unflatten(0, (count, -1))
-        return torch.cat([first, outputs.transpose(1, 2).flatten(2, 3)], dim=2)
+        outputs = _attention(later, *seen, attn_mask=self.band)
+        outputs = outputs.unflatten(0, (count, -1)).transpose(1, 2)
+        return torch.cat([first, outputs.flatten(2, 3)], dim=2)
 
 
 def _linear(in_features: int, out_features: int, summands: int = 1) -> Projection:
@@ -160,7 +167,8 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
         """x (N, D) -> (N, D)."""
-        attended = layout.attend(self.attention_input(_normalized(x)).to(x.dtype))
+        projected = self.attention_input(_normalized(x))
+        attended = layout.attend(projected.to(x.dtype))
         x = x + apply_dropout(self.attention_output(attended), dropout)
         hidden = F.gelu(self.feedforward_input(_normalized(x)))
         return x + apply_dropout(self.feedforward_output(hidden), dropout)
@@ -174,7 +182,11 @@ class TransformerStack(nn.Module):
         self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.num_layers))
 
     def forward(
-        self, words: Tensor, tokens: Tensor, layout: AttentionLayout, dropout: float
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        layout: AttentionLayout,
+        dropout: float,
     ) -> tuple[list[Tensor], list[Any]]:
         """The token vectors and the outputs of each block, (N, D) each; there are no states."""
         layers = [F.embedding(tokens, words)]
@@ -208,6 +220,5 @@ class BidirectionalTransformer(Bidirectional):
     ) -> tuple[Tensor, BiLMState]:
         """See `BiLM.run`."""
         layout = AttentionLayout(packing, self.config, words)
-        observed = is_observed(self, words)
-        layers, _ = self.run_stacks(words, tokens, [(layout,)] * 2, dropout, observed)
+        layers, _ = self.run_stacks(words, tokens, [(layout,)] * 2, state, dropout)
         return layers, state

@@ -25,7 +25,11 @@ def _retains_graph() -> bool:
 class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, forward: Any, backward: Any, settings: dict[str, Any], *inputs: Tensor | None
+        ctx: Any,
+        forward: Any,
+        backward: Any,
+        settings: dict[str, Any],
+        *inputs: Tensor | None,
     ) -> Any:
         results, saved = forward(*inputs, **settings)
         ctx.save_for_backward(*saved)

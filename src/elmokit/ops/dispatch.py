@@ -24,6 +24,7 @@ import torch
 
 from elmokit.ops import triton
 from elmokit.ops.native import library
+from elmokit.runtime import accumulation_dtype
 
 BACKENDS = ("reference", "portable", "triton", "native")
 VARIABLE = "ELMOKIT_BACKEND"
@@ -60,7 +61,7 @@ def _library_on_cpu(request: Request) -> str | None:
 
 
 def _float32_sums(request: Request) -> str | None:
-    if torch.promote_types(request.dtype, torch.float32) != torch.float32:
+    if accumulation_dtype(request.dtype) != torch.float32:
         return f"it adds up in float32, not {request.dtype}"
     return _library_on_cpu(request)
 

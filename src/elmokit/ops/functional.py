@@ -21,7 +21,7 @@ from torch import Tensor
 
 from elmokit.ops.dispatch import choose
 from elmokit.ops.packing import Packing
-from elmokit.runtime import needs_grad
+from elmokit.runtime import accumulation_dtype, needs_grad
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
@@ -104,7 +104,7 @@ def _lstm_arguments(
             f"x, h, c and the reset state's h and c are {shapes}: they do not fit K, D, H = "
             f"{depths} or {packing}"
         )
-    wide = torch.promote_types(dtype, torch.float32)
+    wide = accumulation_dtype(dtype)
     state = LSTMState(state.h.to(wide), state.c.to(wide))
     reset_state = LSTMState(*(part.detach().to(wide).contiguous() for part in reset_state))
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
@@ -196,7 +196,10 @@ def _check_ids(ids: Tensor, num_characters: int, widest_filter: int) -> None:
 
 
 def char_conv(
-    ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+    ids: Tensor,
+    embedding: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
 ) -> Tensor:
     """Convolve over the characters of words, and take each filter's maximum over all positions of a
     word.
@@ -222,7 +225,10 @@ def char_conv(
 
 
 def _run_prepacked_char_conv(
-    run: Callable[[Tensor], Tensor], num_characters: int, widest_filter: int, ids: Tensor
+    run: Callable[[Tensor], Tensor],
+    num_characters: int,
+    widest_filter: int,
+    ids: Tensor,
 ) -> Tensor:
     _check_ids(ids, num_characters, widest_filter)
     return run(ids)
@@ -257,7 +263,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def linear_logsumexp(
-    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    excluded: Tensor | None = None,
 ) -> Tensor:
     """Compute log(sum(exp(hidden @ weight.T + bias))), the log of a softmax's denominator, without
     storing all logits.

@@ -135,7 +135,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def allocate(
-    shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device | None = None,
 ) -> Tensor:
     """An array whose values are undefined, on the CPU if no device is given."""
     if device is None or device.type == "cpu":

@@ -208,7 +208,10 @@ class PackedText:
         return torch.cat([fwd.index_select(-2, slots[0]), bwd.index_select(-2, slots[1])], dim=-1)
 
     def write_sentences(
-        self, streams: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]
+        self,
+        streams: Tensor,
+        begins: np.ndarray,
+        outs: Sequence[np.ndarray],
     ) -> None:
         """Write each sentence's vectors to an array of its own.
 

@@ -16,6 +16,7 @@ from elmokit.ops.autograd import Tensors, differentiable_lstm, differentiably
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.memory import allocate, allocate_like, converted, upload
 from elmokit.ops.packing import Packing
+from elmokit.runtime import accumulation_dtype
 from elmokit.threads import parallel_rows
 
 # --- Linear maps and highway layers ---------------------------------------------------------------
@@ -23,10 +24,6 @@ from elmokit.threads import parallel_rows
 # of a GEMM's rows, each computed by one thread; a fixed number, whatever the number of threads
 CHUNKS = 8
 CHUNK_ROWS = 32  # of a highway layer, which stay in cache for several passes
-
-
-def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def gemm(a: Tensor, b: Tensor, bias: Tensor | None = None, add_to: Tensor | None = None) -> Tensor:
@@ -47,7 +44,10 @@ def gemm(a: Tensor, b: Tensor, bias: Tensor | None = None, add_to: Tensor | None
 
 
 def linear_forward(
-    x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensors]:
     x, weight = converted(x, dtype), converted(weight, dtype)
     return gemm(x, weight.T, bias.to(dtype)), (x, weight)
@@ -55,14 +55,17 @@ def linear_forward(
 
 def linear_backward(saved: Sequence[Tensor], grad: Tensor, dtype: torch.dtype) -> Tensors:
     x, weight = saved
-    return gemm(grad, weight), gemm(grad.T, x), grad.sum(dim=0, dtype=_accumulation_dtype(dtype))
+    return gemm(grad, weight), gemm(grad.T, x), grad.sum(dim=0, dtype=accumulation_dtype(dtype))
 
 
 linear = partial(differentiably, linear_forward, linear_backward)
 
 
 def highway_forward(
-    x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensors]:
     x, weight = x.to(dtype).contiguous(), converted(weight, dtype)
     gates, out = gemm(x, weight.T, bias.to(dtype)), allocate_like(x)
@@ -91,7 +94,7 @@ def highway_backward(saved: Sequence[Tensor], grad: Tensor, dtype: torch.dtype) 
 
     parallel_rows(run, len(x), CHUNK_ROWS, x.device)
     gemm(grad_gates, weight, add_to=grad_x)
-    grad_bias = grad_gates.sum(dim=0, dtype=_accumulation_dtype(dtype))
+    grad_bias = grad_gates.sum(dim=0, dtype=accumulation_dtype(dtype))
     return grad_x, gemm(grad_gates.T, x), grad_bias
 
 
@@ -207,7 +210,7 @@ def _logits(
     rows: slice,
     classes: slice,
 ) -> Tensor:
-    logits = (hidden[rows] @ weight[classes].T).to(_accumulation_dtype(bias.dtype))
+    logits = (hidden[rows] @ weight[classes].T).to(accumulation_dtype(bias.dtype))
     logits += bias[classes]
     if excluded is not None:
         # One write for each row, of the logit itself where none is excluded: to find these rows
@@ -224,10 +227,14 @@ def _logits(
 
 
 def logsumexp_forward(
-    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    excluded: Tensor | None,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensors]:
     hidden, weight = hidden.to(dtype), weight.to(dtype)
-    result = torch.empty(len(hidden), dtype=_accumulation_dtype(dtype), device=hidden.device)
+    result = torch.empty(len(hidden), dtype=accumulation_dtype(dtype), device=hidden.device)
     for rows, tiles in _tiles(hidden, weight):
         parts = [
             torch.logsumexp(_logits(hidden, weight, bias, excluded, rows, classes), dim=1)
@@ -271,7 +278,8 @@ CHUNK_SLOTS, CHUNK_SLOTS_ON_GPU = 512, 16_384
 
 
 def _steps_with_resets(
-    packing: Packing, device: torch.device
+    packing: Packing,
+    device: torch.device,
 ) -> list[tuple[slice, int, Tensor | None]]:
     """For each step its slots, its number of rows, and the ranks that are reset (None: no row)."""
     steps = list(packing.steps())
@@ -348,7 +356,12 @@ def _forward_steps(
 
 
 def lstm_forward(
-    x: Tensor, h: Tensor, c: Tensor, *weights: Any, steps: LSTMSteps, dtype: torch.dtype
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    *weights: Any,
+    steps: LSTMSteps,
+    dtype: torch.dtype,
 ) -> tuple[tuple[Tensor, ...], Tensors]:
     low: Any = [weight if weight is None else weight.to(dtype) for weight in weights]
     input, recurrent, bias, projection = low
@@ -433,7 +446,11 @@ class StepwiseLSTM:
             self._projection = PrepackedLinear(weights.projection, None, dtype)
 
     def __call__(
-        self, x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None
+        self,
+        x: Tensor,
+        state: LSTMState,
+        steps: LSTMSteps,
+        index: Tensor | None,
     ) -> LSTMResult:
         state, packing = state.copy(), steps.packing
         out = allocate((packing.num_slots, state.h.shape[1]), state.h.dtype, x.device)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from elmokit.ops.functional import CharFilters, LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.memory import download, upload
+from elmokit.runtime import accumulation_dtype
 
 # words per convolution without gradients; on a GPU not measured
 CHUNK_WORDS, CHUNK_WORDS_ON_GPU = 512, 4096
@@ -23,12 +24,16 @@ CHUNK_WORDS, CHUNK_WORDS_ON_GPU = 512, 4096
 
 def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     """x @ weight.T with both rounded to `dtype`, summed in at least float32."""
-    wide = torch.promote_types(dtype, torch.float32)
+    wide = accumulation_dtype(dtype)
     return x.to(dtype).to(wide) @ weight.to(dtype).to(wide).T
 
 
 def lstm(
-    x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dtype: torch.dtype
+    x: Tensor,
+    state: LSTMState,
+    weights: LSTMWeights,
+    steps: LSTMSteps,
+    dtype: torch.dtype,
 ) -> LSTMResult:
     """One step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
     packing, (cell_clip, projection_clip), reset_state = steps
@@ -80,7 +85,10 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tens
 
 
 def _prepack_map(
-    run: Callable[..., Tensor], weight: Tensor, bias: Tensor, dtype: torch.dtype
+    run: Callable[..., Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    dtype: torch.dtype,
 ) -> Callable[[Tensor], Tensor]:
     weight, bias = weight.detach().to(dtype, copy=True), bias.detach().clone()
     return partial(run, weight=weight, bias=bias, dtype=dtype)
@@ -111,7 +119,11 @@ def prepack_char_conv(filters: CharFilters, dtype: torch.dtype) -> Callable[[Ten
 
 
 def logsumexp(
-    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    excluded: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     logits = _product(hidden, weight, dtype) + bias
     if excluded is not None:
@@ -128,7 +140,10 @@ def _words(streams: Tensor, slots: Tensor) -> Tensor:
 
 
 def unpack_sentences(
-    streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]
+    streams: Tensor,
+    slots: Tensor,
+    begins: np.ndarray,
+    outs: Sequence[np.ndarray],
 ) -> None:
     words = download(_words(streams, slots).float()).numpy()
     for begin, out in zip(begins, outs, strict=True):

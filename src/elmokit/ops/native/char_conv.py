@@ -47,14 +47,20 @@ def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _tables(
-    characters: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+    characters: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
 ) -> list[Tensor]:
     pairs = zip(weights, biases, strict=True)
     return [_table(characters.float(), weight.float(), bias.float()) for weight, bias in pairs]
 
 
 def _for_each_block(
-    name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **arguments: Any
+    name: str,
+    ids: Tensor,
+    filters: Sequence[int],
+    tables: Sequence[Tensor],
+    **arguments: Any,
 ) -> None:
     """Call a native function with `arguments` for chunks of each table's blocks."""
     function, jobs, column = native(name), [], 0
@@ -89,7 +95,10 @@ def _for_each_block(
 
 
 def _pooled(
-    ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], places: Tensor | None
+    ids: Tensor,
+    filters: Sequence[int],
+    tables: Sequence[Tensor],
+    places: Tensor | None,
 ) -> Tensor:
     """Each filter's maximum over all positions (U, sum of F) float32; its position, to `places`."""
     values = allocate((len(ids), sum(filters)), torch.float32)
@@ -119,7 +128,11 @@ def forward(
 
 
 def backward(
-    saved: Sequence[Tensor], grad: Tensor, rows: Tensor, distinct: Tensor, dtype: torch.dtype
+    saved: Sequence[Tensor],
+    grad: Tensor,
+    rows: Tensor,
+    distinct: Tensor,
+    dtype: torch.dtype,
 ) -> Tensors:
     """The first position with the maximum gets the gradient; others have the same characters."""
     places, *inputs = saved

@@ -150,7 +150,10 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
 
 
 def product(
-    a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out: Tensor | None = None
+    a: Tensor,
+    weight: PrepackedWeight,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Multiply rows by a prepacked weight.
 

@@ -28,7 +28,11 @@ def _slices(total: int, groups: int, multiple: int) -> list[slice]:
 
 
 def forward(
-    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    excluded: Tensor | None,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensors]:
     hidden, weight = hidden.to(dtype), weight.to(dtype).contiguous()
     bias = bias.float().contiguous()

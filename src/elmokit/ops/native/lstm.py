@@ -122,7 +122,11 @@ class FusedLSTM:
     projection: PrepackedWeight | None
 
     def __call__(
-        self, x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None
+        self,
+        x: Tensor,
+        state: LSTMState,
+        steps: LSTMSteps,
+        index: Tensor | None,
     ) -> LSTMResult:
         state, packing = state.copy(), steps.packing
         out = allocate((packing.num_slots, state.h.shape[1]), torch.float32)
@@ -207,7 +211,12 @@ def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> FusedLSTM:
 
 
 def forward(
-    x: Tensor, h: Tensor, c: Tensor, *weights: Any, steps: LSTMSteps, dtype: torch.dtype
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    *weights: Any,
+    steps: LSTMSteps,
+    dtype: torch.dtype,
 ) -> tuple[tuple[Tensor, ...], Tensors]:
     (slots, input_width), width, hidden = x.shape, h.shape[1], c.shape[1]
     (input, recurrent, bias, projection), state = weights, LSTMState(h, c).copy()

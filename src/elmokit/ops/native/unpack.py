@@ -57,7 +57,10 @@ def _unpack(
 
 
 def unpack_sentences(
-    streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]
+    streams: Tensor,
+    slots: Tensor,
+    begins: np.ndarray,
+    outs: Sequence[np.ndarray],
 ) -> None:
     layers, size = len(streams), 2 * streams.shape[3]
     for out in outs:

@@ -43,7 +43,11 @@ def _shared_limit(device: torch.device | None = None) -> float:
 
 
 def fitted_launch(
-    kernel: str, hidden: int, width: int, dtype: torch.dtype, device: torch.device
+    kernel: str,
+    hidden: int,
+    width: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Launch:
     """The launch of a kernel with as many units as divide H and fit in shared memory."""
     launch, limit = LAUNCHES[kernel], _shared_limit(device)

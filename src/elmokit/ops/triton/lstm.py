@@ -325,7 +325,12 @@ def _forward_steps(
 
 
 def forward(
-    x: Tensor, h: Tensor, c: Tensor, *weights: Tensor, steps: LSTMSteps, dtype: torch.dtype
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    *weights: Tensor,
+    steps: LSTMSteps,
+    dtype: torch.dtype,
 ) -> tuple[tuple[Tensor, ...], Tensors]:
     input, recurrent, bias, projection = (weight.to(dtype).contiguous() for weight in weights)
     low_x, state = x.to(dtype), LSTMState(h, c).copy()
@@ -345,7 +350,10 @@ def forward(
 
 
 def backward(
-    saved: Sequence[Tensor], *gradients: Tensor, steps: LSTMSteps, dtype: torch.dtype
+    saved: Sequence[Tensor],
+    *gradients: Tensor,
+    steps: LSTMSteps,
+    dtype: torch.dtype,
 ) -> Tensors:
     gates, hidden, cells, previous_h, outputs, x, input, recurrent, projection = saved
     grad_h, grad_c = LSTMState(*gradients[1:]).copy()
