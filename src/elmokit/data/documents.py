@@ -23,7 +23,7 @@ from elmokit.data.batches import chunks
 from elmokit.data.duplicates import Fingerprint, Place, fingerprints
 from elmokit.data.tables import is_table, read_column
 from elmokit.fs import read_lines
-from elmokit.text import Tokenizer, get_tokenizer
+from elmokit.text import get_tokenizer
 
 # Longer documents, such as books or texts without blank lines, are split into several.
 MAX_LINES = 1_000
@@ -130,17 +130,12 @@ class Work(NamedTuple):
         hashes = fingerprints([document.lines for document in documents], self.near)
         for document in documents:
             if document.place.file >= self.num_excluded:
-                document.lines[:] = [_tokenize(line, tokenizer) for line in document.lines]
+                # A line for each sentence of a paragraph, with spaces between its tokens.
+                document.lines[:] = [
+                    "".join(f"{' '.join(tokens)}\n" for tokens in tokenizer.split_paragraph(line))
+                    for line in document.lines
+                ]
         return list(zip(documents, hashes, strict=True))
-
-
-def _tokenize(line: str, tokenizer: Tokenizer) -> str:
-    """Split a line into sentences, a line each, and these into tokens, with spaces between them."""
-    return "".join(f"{' '.join(tokens)}\n" for tokens in tokenizer.split_paragraph(line))
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    return chunks(documents, CHUNK_CHARACTERS, lambda document: sum(map(len, document.lines)))
 
 
 def _start_worker() -> None:
@@ -176,7 +171,7 @@ def tokenize_documents(
     Raises:
         ValueError: A worker process ended.
     """
-    remaining = _chunks(documents)
+    remaining = chunks(documents, CHUNK_CHARACTERS, lambda read: sum(map(len, read.lines)))
     first = list(islice(remaining, 2))
     if processes == 1 or len(first) < 2:
         for chunk in chain(first, remaining):

@@ -33,7 +33,7 @@ from elmokit.fs import (
 )
 from elmokit.progress import ProgressBar
 from elmokit.settings import Count, check, conform
-from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer
+from elmokit.text import TOKENIZED, get_tokenizer
 
 SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
 BUFFER_BYTES = 1 << 26  # of all shards
@@ -275,26 +275,6 @@ def _usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tokenizer(files: Sequence[str | Path], name: str | None, language: str | None) -> Tokenizer:
-    """The tokenizer: that of `get_tokenizer`, or for protein sequences whitespace-1, as spaces
-    separate their residues.
-
-    ValueError if only some of the files are FASTA, or if another tokenizer or a language is given
-    for them.
-    """
-    sequences = [path for path in files if suffixes_of(path).kind in FASTA]
-    if name == "words-1" and language is None:
-        raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
-    if not sequences:
-        return get_tokenizer(name, language)
-    if len(sequences) < len(files) or name not in (None, TOKENIZED) or language is not None:
-        raise ValueError(
-            f"{sequences[0]} has proteins: prepare them without text, and omit tokenizer and "
-            f"language"
-        )
-    return get_tokenizer(TOKENIZED)
-
-
 def prepare(
     inputs: Sequence[str | Path],
     output: str | Path,
@@ -366,7 +346,12 @@ def prepare(
     """
     if isinstance(inputs, str | Path) or isinstance(exclude, str | Path) or not inputs:
         raise ValueError("give a list of files: [path]")
-    chosen = _tokenizer([*inputs, *exclude], tokenizer, language)
+    if tokenizer == "words-1" and language is None:
+        raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
+    # Spaces separate the residues of proteins.
+    if all(suffixes_of(path).kind in FASTA for path in inputs):
+        tokenizer = tokenizer or TOKENIZED
+    chosen = get_tokenizer(tokenizer, language)
     output, input_bytes = Path(os.path.expanduser(output)), _sizes(inputs)
     if num_shards is None:
         num_shards = min(1 + sum(input_bytes.values()) // SHARD_BYTES, MAX_DEFAULT_SHARDS)

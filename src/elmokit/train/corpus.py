@@ -422,18 +422,11 @@ class SentenceStream:
         #   batch 1   2 + 6 + ...
         batch, positions = [], self._excess
         while positions < self._size:
-            batch.append(self._next_sentence())
+            if self._done >= len(self._sentence):
+                self._sentence, self._done = next(self._sentences), 0
+            begin = self._done
+            self._done += self._size - 1  # words, which with one boundary are a batch
+            batch.append(self._sentence[begin : self._done])
             positions += len(batch[-1]) + 1
         self._excess = positions - self._size
         return batch
-
-    def _next_sentence(self) -> list[str]:
-        """The next sentence, or the next piece of one that is being cut, with at most as many
-        positions as a batch.
-        """
-        longest = self._size - 1  # words, which with one boundary are a batch
-        if self._done >= len(self._sentence):
-            self._sentence, self._done = next(self._sentences), 0
-        begin = self._done
-        self._done += longest
-        return self._sentence[begin : self._done]

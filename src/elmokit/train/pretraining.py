@@ -149,19 +149,6 @@ def check_output_of(settings: TrainingConfig, *inputs: str | Path | None) -> Non
     check_output(settings.output / MODEL, inputs, overwrite=True, directory_of="config.json")
 
 
-def _initial_model(settings: PretrainConfig) -> Pretrained | None:
-    """The model that the run starts from, if any. ValueError if it has no softmax."""
-    if settings.initial_model is None:
-        return None
-    model = load(settings.initial_model)
-    if model.softmax is None or model.vocab is None:
-        raise ValueError(
-            f"{settings.initial_model} has no softmax to start from: `elmokit finetune` trains "
-            f"one for it"
-        )
-    return model
-
-
 def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     if settings.config is None:
         return BiLMConfig.preset(settings.preset)
@@ -344,7 +331,12 @@ def pretrain(settings: PretrainConfig, objective: type[Objective] | None = None)
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
     check_output_of(settings, settings.initial_model, settings.config, settings.vocab)
-    start = _initial_model(settings)
+    start = None if settings.initial_model is None else load(settings.initial_model)
+    if start is not None and (start.softmax is None or start.vocab is None):
+        raise ValueError(
+            f"{settings.initial_model} has no softmax to start from: `elmokit finetune` trains "
+            f"one for it"
+        )
     if start is not None and settings.tokenizer is None:
         settings = replace(settings, tokenizer=start.tokenizer)
     with join_processes(settings.device) as processes, fork_rng():
