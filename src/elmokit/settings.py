@@ -196,7 +196,8 @@ def conform(kind: Any, value: Any, name: str = "it") -> Any:
 
 
 def check(config: Any) -> None:
-    """Check every setting of a frozen dataclass against its annotation, for `__post_init__`.
+    """Check settings that are given to a frozen dataclass against their annotations, for its
+    `__post_init__`.
 
     Args:
         config: The dataclass. Settings are converted as by `conform`.
@@ -205,4 +206,6 @@ def check(config: Any) -> None:
         ValueError: A setting is not what its annotation says; the message names it.
     """
     for name, kind in _fields(type(config)).items():
-        object.__setattr__(config, name, conform(kind, getattr(config, name), name))
+        value = getattr(config, name)
+        if value is not getattr(type(config), name, config):  # its default
+            object.__setattr__(config, name, conform(kind, value, name))

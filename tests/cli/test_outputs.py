@@ -156,3 +156,17 @@ def test_predictions_of_a_tagger_have_a_row_for_each_word(tmp_path: Path) -> Non
         table = READ[suffix](output)
         assert table.word.tolist() == [word for words, _ in examples for word in words]
         assert table.sentence.tolist() == [1, 1, 2, 3, 3, 4, 5, 5, 6, 7, 7, 8]
+
+
+def test_the_command_and_the_function_train_the_same_model(directory: Path, tmp_path: Path) -> None:
+    table, model = str(directory / "text.csv"), str(directory / "model")
+    outputs = tmp_path / "command", tmp_path / "function"
+    options = f"--network pooled --max-epochs 2 --cache {tmp_path} --output {outputs[0]}".split()
+    assert cli.main(["fit", "classification", table, table, "--model", model, *options]) == 0
+    settings: Any = {"network": "pooled", "config": elmokit.FitConfig(max_epochs=2)}
+    settings |= {"cache": tmp_path, "output": outputs[1], "model": model}
+    elmokit.fit("classification", table, table, **settings)
+    reports = [json.loads((output / "report.json").read_text()) for output in outputs]
+    assert reports[0]["settings"] == reports[1]["settings"]
+    weights = [(output / "weights.safetensors").read_bytes() for output in outputs]
+    assert weights[0] == weights[1]

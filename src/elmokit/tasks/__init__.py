@@ -3,8 +3,8 @@
 Here are the settings that all tasks share, without PyTorch, so that the command line starts fast.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from elmokit.settings import (
     Between,
@@ -26,6 +26,9 @@ TASKS = {
     "reading": "ReadingTask",
     "coreference": "CoreferenceTask",
 }
+
+
+OF_TASK: Any = None  # of a setting of `FitConfig`: the default of the task
 
 
 @dataclass(frozen=True)
@@ -55,35 +58,51 @@ class WordsConfig:
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How a task's network is trained.
+    """How a task's network is trained; what is not given is the task's own default.
 
     Equal settings and data give equal weights on one machine, with as many threads and the same
     cache of vectors.
     """
 
-    seed: Annotated[int, Between(0, 2**32 - 1)] = 1
+    seed: Annotated[int, Between(0, 2**32 - 1)] = OF_TASK
     """Seed of the initial weights, the dropout and the order of batches."""
-    max_epochs: Count = 30
+    max_epochs: Count = OF_TASK
     """Maximum number of passes over the training set."""
     max_minutes: Positive | None = None
     """Stop after the epoch in which training has taken this many minutes (default: no limit)."""
-    patience: Count = 4
+    patience: Count = OF_TASK
     """Stop after this many epochs without a better score on the development set. Epochs before the
     score first changes do not count, since a network may need some to find its first span.
     """
-    batch_size: Count = 32
+    batch_size: Count = OF_TASK
     """Examples per batch."""
-    learning_rate: Positive = 2e-3
+    learning_rate: Positive = OF_TASK
     """Learning rate of Adam."""
-    halve_after: Count = 1
+    halve_after: Count = OF_TASK
     """Halve the learning rate after this many epochs in a row without a better score."""
-    max_grad_norm: Positive = 5.0
+    max_grad_norm: Positive = OF_TASK
     """Maximum norm of the gradients."""
     device: str | None = None
     """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
 
     def __post_init__(self) -> None:
         check(self)
+
+    def over(self, defaults: "FitConfig") -> "FitConfig":
+        """These settings, and the defaults where they are not given."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(defaults, **given)
+
+
+FIT = FitConfig(
+    seed=1,
+    max_epochs=30,
+    patience=4,
+    batch_size=32,
+    learning_rate=2e-3,
+    halve_after=1,
+    max_grad_norm=5.0,
+)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elmokit.fs import read_lines
 from elmokit.nn import CRF
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
-from elmokit.tasks import FitConfig
+from elmokit.tasks import FIT, FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,
@@ -205,7 +205,9 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     name = "roles"
     Config = RolesConfig
-    fit_config = FitConfig(max_epochs=25, batch_size=48, learning_rate=1e-3, max_grad_norm=1.0)
+    fit_config = FitConfig(
+        max_epochs=25, batch_size=48, learning_rate=1e-3, max_grad_norm=1.0
+    ).over(FIT)
     config: RolesConfig
 
     # --- Examples ---------------------------------------------------------------------------------

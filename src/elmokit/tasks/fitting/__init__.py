@@ -287,7 +287,7 @@ def fit(
         model: The frozen biLM whose layers the network reads: a name, a path, or a loaded model;
             None: the bundled English model. Not read with elmo "none".
         words: Which vectors the network reads for each word; None: the defaults of `WordsConfig`.
-        config: Settings of the training; None: the task's own defaults.
+        config: Settings of the training, by default those of the task.
         output: Directory for the model and report.json; None: nothing is written.
         overwrite: Replace an earlier task model there.
         cache: Directory for the layers of frozen biLMs, shared by all runs, so that a run that is
@@ -314,7 +314,7 @@ def fit(
             f"{', '.join(settings)}: give settings either here, with the name of a task, or to "
             f"the task"
         )
-    words, config = words or WordsConfig(), config or task.fit_config
+    words, config = words or WordsConfig(), (config or FitConfig()).over(task.fit_config)
     if output is not None:
         inputs = [model, train_examples, dev_examples, test_examples]
         check_output(output, inputs, overwrite=overwrite, **LAYOUT)
