@@ -104,6 +104,7 @@ class BiLM(nn.Module):
         encoder = self.token_encoder
         encoder.check_ids(ids)
         mask = encoder.is_word(ids) if mask is None else mask.bool()
+        # Each distinct word is encoded once, however often it occurs.
         distinct, tokens = torch.unique(ids[mask].long(), dim=0, return_inverse=True)
         words = encoder(encoder.pad_to_max_characters(distinct))
         return self.run_padded(words, tokens, mask, state)
@@ -127,6 +128,7 @@ class BiLM(nn.Module):
         text = PackedText.of_mask(mask)
         tokens = text.to_streams(tokens.cpu().expand(2, -1)).to(words.device)
         streams, state = self.run(words, tokens, text.packing, state)
+        # h_kj of both directions side by side, where the word is: (L+1, 2, N, D) -> (L+1, B, T, 2D)
         layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
         layers[:, mask] = text.unpack(streams)
         return BiLMOutput(layers, mask, state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.token_encoders import CharacterEncoder, CharCNN, Highway, Projection
+from elmokit.nn.token_encoders import CharacterEncoder, CharCNN, Projection
 from elmokit.ops import LSTMState, Packing, allocate
 from elmokit.ops import prepack as prepack_op
 from elmokit.runtime import accumulation_dtype, init_on_meta
@@ -84,8 +84,9 @@ class PrepackedCharCNN(CharacterEncoder):
         filters = (encoder.char_embedding, *encoder.filters())
         self._convolve = prepack_op("char_conv", filters, self._float_dtype)
         self._layers, self._dim = [], self.config.num_filters
-        for layer in encoder.highways:
-            gates = cast(Highway, layer).gates
+        highways: Any = encoder.highways
+        for layer in highways:
+            gates = layer.gates
             self._layers.append(prepack_op("highway", (gates.weight, gates.bias), dtype))
         if (last := encoder.projection) is not None:
             self._layers.append(prepack_op("linear", (last.weight, last.bias), self._float_dtype))

@@ -127,7 +127,8 @@ class LSTMStack(nn.Module):
         layers, finals = [F.embedding(tokens, words)], []
         for number, layer in enumerate(self.layers):
             x = apply_dropout(layers[-1], dropout)
-            # Without dropout the first layer multiplies each distinct word once.
+            # Without dropout the first layer multiplies each distinct word once, and reads the
+            # product of token n at index[n]; with it, each occurrence is another input.
             source, index = (words, tokens) if number == 0 and not dropout else (x, None)
             outputs, final = layer(source, packing, states[number], reset_states[number], index)
             skips = self.use_skip_connections and number > 0
@@ -155,6 +156,7 @@ class BidirectionalLSTM(Bidirectional):
         dropout: float,
     ) -> tuple[Tensor, BiLMState]:
         """See `BiLM.run`."""
+        # The state by rank, as the kernels keep it, and back by row after the last step.
         row_order = packing.on(words.device).row_order
         more = []
         for d in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -268,6 +268,5 @@ class CharCNN(CharacterEncoder):
 
     def filters(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (F, E, w) and biases (F,) of each width."""
-        convolutions = [cast(Filters, filters) for filters in self.convolutions]
-        weights: list[Tensor] = [filters.weight for filters in convolutions]
-        return weights, [filters.bias for filters in convolutions]
+        widths: Any = self.convolutions
+        return [filters.weight for filters in widths], [filters.bias for filters in widths]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -71,13 +72,14 @@ class Packing:
 
     def steps(self) -> Iterator[tuple[slice, int]]:
         """Yield the slots and the number of rows of each step."""
-        begin = 0
-        for rows in self.batch_sizes:
-            yield slice(begin, begin + rows), rows
-            begin += rows
+        for begin, end in pairwise(self.starts()):
+            yield slice(begin, end), end - begin
 
     def windows(self, slots: int) -> Iterator[tuple[slice, Packing]]:
         """Yield the slots and packing of windows of about `slots` slots, cut between steps."""
+        # Of 4 slots, if batch_sizes are 2 2 2 2 1 and `starts` 0 2 4 6 8 9:
+        #     slots         0 .. 3   4 .. 7   8
+        #     batch_sizes   2 2      2 2      1
         starts, begin = self.starts(), 0
         for t in range(1, len(starts)):
             if starts[t] - starts[begin] >= slots or t == len(starts) - 1:
@@ -97,11 +99,12 @@ class Packing:
         step = np.repeat(np.arange(len(starts) - 1), self.batch_sizes)
         rank = np.arange(len(step)) - starts[step]
         slots = np.lexsort((step, rank))
-        begins_row, is_reset = step[slots] == 0, np.zeros(len(slots), dtype=bool)
+        is_first = step[slots] == 0
         if self.resets is not None:
-            is_reset = self.resets.cpu().numpy()[slots]
-        firsts = np.flatnonzero(begins_row | is_reset)
-        return Segments(slots, firsts, np.diff(np.append(firsts, len(slots))))
+            is_first |= self.resets.cpu().numpy()[slots]
+        firsts = np.flatnonzero(is_first)
+        lengths = np.diff(np.append(firsts, len(slots)))
+        return Segments(slots, firsts, lengths)
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,20 @@ class PackedText:
 
         With `reset` the state is reset before each sentence.
         """
-        lengths, rows = np.asarray(lengths, dtype=np.int64), np.asarray(rows, dtype=np.int64)
+        # a, b and c of 3, 2 and 4 words in the rows 0, 0 and 1, as above:
+        #
+        #     row_lengths  5 4     batch_sizes  2 2 2 2 1      first_step  of a 0, of b 3, of c 0
+        #     row_order    0 1     step_starts  0 2 4 6 8 9
+        #
+        #     token        a1 a2 a3  b1 b2  c1 c2 c3 c4
+        #     begin         0  0  0   3  3   0  0  0  0
+        #     position      0  1  2   0  1   0  1  2  3
+        #     mirrored      2  1  0   1  0   3  2  1  0
+        #     token_rank    0  0  0   0  0   1  1  1  1
+        #     forward       0  2  4   6  8   1  3  5  7     step_starts[begin + position] + rank
+        #     backward      4  2  0   8  6   7  5  3  1     step_starts[begin + mirrored] + rank
+        lengths = np.asarray(lengths, dtype=np.int64)
+        rows = np.asarray(rows, dtype=np.int64)
         row_lengths = np.bincount(rows, weights=lengths, minlength=num_rows).astype(np.int64)
         row_order = np.argsort(-row_lengths, kind="stable")
         rank = np.argsort(row_order, kind="stable")

@@ -30,6 +30,7 @@ WORDS_WORTH_THREADS = 200  # fewer are finished before a second thread has start
 
 def _used(ids: Tensor) -> Tensor:
     """The characters of each word (U,) int32 before its padding, which repeats the last one."""
+    # ids 5 7 2 0 0 0: differ from the last one at positions 1 2 3, so 3 are used
     numbers = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32, device="cpu")
     return (numbers * (ids != ids[:, -1:])).amax(dim=1)
 
@@ -39,7 +40,11 @@ def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     filters, dim, width = weight.shape
     blocks = -(-filters // BLOCK)
     fill = blocks * BLOCK - filters
-    # A row of a block: its filters at offset 0, then at offset 1, ...; the bias at offset 0.
+    # The row of a character in a block: what its filters add at offset 0, then at offset 1, ...;
+    # at offset 0 with the bias. A filter of width 2 over the characters a b c:
+    #
+    #     at a b    row of a, offset 0  +  row of b, offset 1
+    #     at b c                           row of b, offset 0  +  row of c, offset 1
     weight = F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, BLOCK, dim, width)
     weight = weight.permute(0, 2, 3, 1).reshape(blocks, dim, width * BLOCK)
     bias = F.pad(F.pad(bias, (0, fill)).view(blocks, 1, BLOCK), (0, (width - 1) * BLOCK))

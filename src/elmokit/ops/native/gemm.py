@@ -84,10 +84,10 @@ class PrepackedWeight:
 
     def in_huge_pages(self) -> PrepackedWeight:
         """A copy in huge pages, which read faster; the weight itself if it is small."""
-        size = self.panels.numel() * self.panels.itemsize
-        if size < HUGE_PAGE:
+        if self.panels.nbytes < HUGE_PAGE:
             return self
-        return replace(self, panels=huge_pages(size).view(self.panels.dtype).copy_(self.panels))
+        pages = huge_pages(self.panels.nbytes).view(self.panels.dtype)
+        return replace(self, panels=pages.copy_(self.panels))
 
     def for_each_range(self, work: Callable[[int, int], None]) -> None:
         """Call work(first_panel, end_panel) on as many threads as the caller may use and the weight
@@ -96,8 +96,7 @@ class PrepackedWeight:
         With few rows a product takes as long as reading the weight, so each thread reads only a
         part of it.
         """
-        size = self.panels.numel() * self.panels.itemsize
-        ranges = max(1, min(num_threads(), size // BYTES_WORTH_A_THREAD))
+        ranges = max(1, min(num_threads(), self.panels.nbytes // BYTES_WORTH_A_THREAD))
         bounds = [self.num_panels * number // ranges for number in range(ranges + 1)]
         if ranges == 1:
             work(*bounds)

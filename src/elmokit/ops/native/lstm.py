@@ -47,6 +47,7 @@ WEIGHT_CHUNKS = 4
 
 def _row_ranges(rows: int, multiple: int = 1) -> list[tuple[int, int]]:
     """Ranges of rows for the threads, of about the same size, each a multiple of `multiple`."""
+    # 100 rows on 3 threads: 0..34, 34..68, 68..100; in multiples of 32: 0..64, 64..100
     size = max(MIN_ROWS, -(-rows // num_threads()))
     size = -(-size // multiple) * multiple
     return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
@@ -138,6 +139,12 @@ class FusedLSTM:
             products = self._input_products(x, self._products_of(len(x)))
             self._run_steps(state, steps, products, index.contiguous(), out)
             return out, state
+        # A chunk of the stream at a time: the products of its inputs, then its steps, which read
+        # them from cache. The state goes on from chunk to chunk; all write to the same memory.
+        #
+        #     slots      0 ..       256 ..     512 ..     N
+        #     products   |          |          |
+        #     steps       ->         ->         ->
         chunk_slots = CHUNK_SLOTS * num_threads()
         memory = self._products_of(min(packing.num_slots, chunk_slots + len(state.h)))
         for slots, chunk in packing.windows(chunk_slots):
@@ -258,7 +265,8 @@ def backward(saved: Any, *gradients: Tensor, steps: LSTMSteps, dtype: torch.dtyp
         part.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         for part in gradients
     )
-    (rows, width), hidden, input_width = grad_h.shape, grad_c.shape[1], input.shape[1]
+    (rows, width), hidden = grad_h.shape, grad_c.shape[1]
+    input_width = input.shape[1]
     transposed = [
         None if weight is None else prepack(weight.T, dtype)
         for weight in (input, recurrent, projection)

@@ -67,7 +67,12 @@ def unpack_sentences(
         require(out.dtype == np.float32 and out.flags.c_contiguous, "sentences are float32")
         require((len(out), *out.shape[2:]) == (layers, size), out.shape)
     require(len(begins) == len(outs), (len(begins), len(outs)))
-    # Word n of a sentence of T words lies at n * size in its array, its layers T * size apart.
+    # Word n of a sentence of T words lies at n * size in its array (layers, T, size), its layers
+    # T * size apart. Of sentences of 3 and 2 words:
+    #
+    #     words         begins[0] + 0 1 2   begins[1] + 0 1     tokens of the text
+    #     within                    0 1 2               0 1
+    #     layer strides        size * 3 3 3        size * 2 2
     lengths = np.array([out.shape[1] for out in outs], np.int64)
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     arrays = np.repeat(np.array([out.ctypes.data for out in outs], np.int64), lengths)
