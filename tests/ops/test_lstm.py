@@ -121,8 +121,7 @@ class Case:
         steps = steps._replace(
             reset_state=LSTMState(*(part.double() for part in steps.reset_state))
         )
-        outputs, state = reference.lstm(x, LSTMState(h, c), own, steps, torch.float64)
-        found = [outputs, *state]
+        found = reference.lstm(x, h, c, *own, steps=steps, dtype=torch.float64)
         return [
             *found,
             *torch.autograd.grad(found, leaves, [part.double() for part in self.upstream]),
@@ -403,7 +402,8 @@ def test_gates_of_any_size(each_backend: str, dtype: torch.dtype, learning: bool
     wide = LSTMState(*(part.double() for part in state))
     zeros = LSTMState(*(part[:1] * 0 for part in wide))
     steps = LSTMSteps(packing, (3.0, math.inf), zeros)
-    expected, _ = reference.lstm(torch.zeros(4, 4).double(), wide, exact, steps, torch.float64)
+    x = torch.zeros(4, 4).double()
+    expected, *_ = reference.lstm(x, *wide, *exact, steps=steps, dtype=torch.float64)
     tolerance = 2e-6 if dtype == torch.float32 else 2**-8
     torch.testing.assert_close(found.detach().double(), expected, rtol=0, atol=tolerance)
 

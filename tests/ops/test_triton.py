@@ -28,7 +28,7 @@ from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.ops import functional, reference
-from elmokit.ops.autograd import differentiable_lstm
+from elmokit.ops.autograd import differentiably
 from elmokit.ops.dispatch import choose, explain
 from elmokit.ops.functional import LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.packing import PackedText, Packing
@@ -115,13 +115,10 @@ class Case:
         for leaf in leaves:
             leaf.requires_grad_()
         (x, h, c, *weights), start = leaves, LSTMState(*start)
-        state = LSTMState(h, c)
-        own = LSTMWeights(*weights)
-        outputs, state = implementation.lstm(
-            x, state, own, LSTMSteps(self.packing, self.clips, start), dtype
-        )
-        gradients = torch.autograd.grad((outputs, *state), leaves, upstream, materialize_grads=True)
-        return [each.detach().cpu() for each in (outputs, *state, *gradients)]
+        steps = LSTMSteps(self.packing, self.clips, start)
+        found = implementation.lstm(x, h, c, *weights, steps=steps, dtype=dtype)
+        gradients = torch.autograd.grad(found, leaves, upstream, materialize_grads=True)
+        return [each.detach().cpu() for each in (*found, *gradients)]
 
 
 def by_reference(case: Case, dtype: torch.dtype, cells: Tensor, outputs: Tensor) -> list[Tensor]:
@@ -157,7 +154,7 @@ def assert_equal_to_reference(case: Case, dtype: torch.dtype, device: torch.devi
         return results, trace
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "lstm", partial(differentiable_lstm, keep, kernels.backward))
+        patch.setattr(kernels, "lstm", partial(differentiably, keep, kernels.backward))
         found = case.run(kernels, dtype, device)
     cells = saved[2].cpu()[max(case.packing.batch_sizes, default=0) :]
     expected = by_reference(case, dtype, cells, saved[4].cpu())
@@ -218,8 +215,7 @@ def test_prepacked_weights_and_an_index(
     x, h, c, *weights = case.leaves
     index = torch.arange(slots) * 7 % max(slots - 3, 1)
     steps = LSTMSteps(case.packing, case.clips, case.start)
-    state = LSTMState(h, c)
-    expected, state = reference.lstm(x[index], state, LSTMWeights(*weights), steps, dtype)
+    expected = reference.lstm(x[index], h, c, *weights, steps=steps, dtype=dtype)
     run = kernels.prepack_lstm(
         LSTMWeights(*(transposed(weight.to(device)) for weight in weights)), dtype
     )
@@ -230,7 +226,7 @@ def test_prepacked_weights_and_an_index(
         outputs, final = run(
             source.to(device), state_there, steps._replace(reset_state=start), rows
         )
-        for ours, theirs in zip((outputs, *final), (expected, *state), strict=True):
+        for ours, theirs in zip((outputs, *final), expected, strict=True):
             assert (ours.cpu() - theirs).norm() <= TOLERANCE[dtype] * theirs.norm()
     assert torch.equal(state_there.h.cpu(), h)
     assert torch.equal(state_there.c.cpu(), c)
@@ -319,10 +315,8 @@ def test_nothing_waits_for_the_gpu() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         steps = LSTMSteps(packing, case.clips, start)
-        outputs, state = kernels.lstm(
-            x, LSTMState(h, c), LSTMWeights(*weights), steps, torch.bfloat16
-        )
-        torch.autograd.grad(outputs.sum() + state.c.sum(), leaves)
+        outputs, _, c = kernels.lstm(x, h, c, *weights, steps=steps, dtype=torch.bfloat16)
+        torch.autograd.grad(outputs.sum() + c.sum(), leaves)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

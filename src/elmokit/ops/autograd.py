@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.memory import converted
 from elmokit.threads import run_on_own_thread
 
@@ -69,18 +68,3 @@ def differentiably(forward: Any, backward: Any, *inputs: Tensor | None, **settin
         The results of `forward`: a tensor, or several.
     """
     return _Apply.apply(forward, backward, settings, *inputs)
-
-
-def differentiable_lstm(
-    forward: Any,
-    backward: Any,
-    x: Tensor,
-    state: LSTMState,
-    weights: LSTMWeights,
-    steps: LSTMSteps,
-    dtype: torch.dtype,
-) -> LSTMResult:
-    """`differentiably` with the arguments of `reference.lstm`; `forward` gets single tensors."""
-    inputs = (x, *state, *weights)
-    outputs, h, c = differentiably(forward, backward, *inputs, steps=steps, dtype=dtype)
-    return outputs, LSTMState(h, c)

@@ -82,7 +82,7 @@ def _lstm_arguments(
     reset_state: LSTMState | None,
     index: Tensor | None = None,
 ) -> tuple[Tensor, LSTMState, LSTMSteps]:
-    """The arguments of `reference.lstm`, in the dtype of sums. ValueError unless all sizes fit."""
+    """The input, the state and the steps in the dtype of sums. ValueError unless all sizes fit."""
     input_dim, width, hidden = depths
     rows, slots = len(state.h), packing.num_slots
     if reset_state is None:
@@ -144,7 +144,8 @@ def lstm(
         arguments = _lstm_arguments(layer.depths, dtype, x, state, packing, clips, reset_state)
         x, state, steps = arguments
         implementation = choose("lstm", x.device, dtype, *layer.depths)
-        return implementation.lstm(x, state, layer, steps, dtype)
+        outputs, h, c = implementation.lstm(x, *state, *layer, steps=steps, dtype=dtype)
+        return outputs, LSTMState(h, c)
 
 
 def _run_prepacked_lstm(

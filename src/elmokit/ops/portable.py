@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.ops.autograd import Tensors, differentiable_lstm, differentiably
+from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.memory import allocate, allocate_like, converted, upload
 from elmokit.ops.packing import Packing
@@ -432,7 +432,7 @@ def lstm_backward(saved: Any, *gradients: Tensor, steps: LSTMSteps, dtype: torch
     )
 
 
-lstm = partial(differentiable_lstm, lstm_forward, lstm_backward)
+lstm = partial(differentiably, lstm_forward, lstm_backward)
 
 
 class StepwiseLSTM:

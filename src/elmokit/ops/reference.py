@@ -30,32 +30,37 @@ def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 def lstm(
     x: Tensor,
-    state: LSTMState,
-    weights: LSTMWeights,
+    h: Tensor,
+    c: Tensor,
+    *weights: Any,
     steps: LSTMSteps,
     dtype: torch.dtype,
-) -> LSTMResult:
+) -> tuple[Tensor, Tensor, Tensor]:
     """One step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
+    input, recurrent, bias, projection = weights
     packing, (cell_clip, projection_clip), reset_state = steps
-    inputs = _product(x, weights.input, dtype) + weights.bias
-    (h, c), outputs = state, []
+    inputs = _product(x, input, dtype) + bias
+    outputs = []
     for slots, rows in packing.steps():
         h_rows, c_rows = h[:rows], c[:rows]
         if packing.resets is not None:
             resets = packing.resets[slots, None].to(x.device)
             h_rows = torch.where(resets, reset_state.h, h_rows)
             c_rows = torch.where(resets, reset_state.c, c_rows)
-        i, g, f, o = (inputs[slots] + _product(h_rows, weights.recurrent, dtype)).chunk(4, dim=1)
+        gates = inputs[slots] + _product(h_rows, recurrent, dtype)
+        i, g, f, o = gates.chunk(4, dim=1)
         c_rows = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c_rows
         c_rows = c_rows.clamp(-cell_clip, cell_clip)
         h_rows = torch.sigmoid(o) * torch.tanh(c_rows)
-        if weights.projection is not None:
-            h_rows = _product(h_rows, weights.projection, dtype)
+        if projection is not None:
+            h_rows = _product(h_rows, projection, dtype)
             # TensorFlow clips projections only
             h_rows = h_rows.clamp(-projection_clip, projection_clip)
         outputs.append(h_rows)
-        h, c = torch.cat([h_rows, h[rows:]]), torch.cat([c_rows, c[rows:]])
-    return torch.cat([h[:0], *outputs]), LSTMState(h, c)
+        # the state of rows that have ended stays
+        h = torch.cat([h_rows, h[rows:]])
+        c = torch.cat([c_rows, c[rows:]])
+    return torch.cat([h[:0], *outputs]), h, c
 
 
 def _run_lstm(
@@ -64,15 +69,17 @@ def _run_lstm(
     steps: LSTMSteps,
     index: Tensor | None,
     *,
-    weights: LSTMWeights,
+    weights: Sequence[Tensor | None],
     dtype: torch.dtype,
 ) -> LSTMResult:
-    return lstm(x if index is None else x[index], state, weights, steps, dtype)
+    x = x if index is None else x[index]
+    outputs, h, c = lstm(x, *state, *weights, steps=steps, dtype=dtype)
+    return outputs, LSTMState(h, c)
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., LSTMResult]:
-    copies: Any = [weight if weight is None else weight.detach().clone() for weight in weights]
-    return partial(_run_lstm, weights=LSTMWeights(*copies), dtype=dtype)
+    copies = [weight if weight is None else weight.detach().clone() for weight in weights]
+    return partial(_run_lstm, weights=copies, dtype=dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:

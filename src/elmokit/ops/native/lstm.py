@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.ops.autograd import Tensors, differentiable_lstm
+from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.memory import allocate, allocate_like
 from elmokit.ops.native.gemm import (
@@ -322,4 +322,4 @@ def backward(saved: Any, *gradients: Tensor, steps: LSTMSteps, dtype: torch.dtyp
     return grad_x, grad_h, grad_c, grad_input, grad_recurrent, grad_bias.sum(dim=0), grad_projection
 
 
-lstm = partial(differentiable_lstm, forward, backward)
+lstm = partial(differentiably, forward, backward)

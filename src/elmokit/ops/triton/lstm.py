@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from elmokit.ops.autograd import Tensors, differentiable_lstm
+from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.triton import fitted_launch
 
@@ -385,7 +385,7 @@ def backward(
     )
 
 
-lstm = partial(differentiable_lstm, forward, backward)
+lstm = partial(differentiably, forward, backward)
 
 
 # --- Without gradients ----------------------------------------------------------------------------
