@@ -12,5 +12,7 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
 RUN useradd --create-home elmokit
 USER elmokit
 EXPOSE 8000
-# Requests in progress at `docker stop` are answered within its time: give it more with -t 70.
-ENTRYPOINT ["elmokit", "serve", "--host", "0.0.0.0"]
+HEALTHCHECK --start-period=60s CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/ready')"]
+# It does not start without a key. Requests in progress at `docker stop` are answered within its time: give it more with
+# -t 70. Another port: docker run -p 9000:8000.
+ENTRYPOINT ["elmokit", "serve", "--host", "0.0.0.0", "--port", "8000"]

@@ -93,9 +93,12 @@ def test_server_that_cannot_begin_says_why_in_one_line(
     assert message in error
 
 
-def test_server_that_is_open_to_the_network_without_a_key_warns() -> None:
-    with pytest.warns(UserWarning, match="--api-key"), pytest.raises(FileNotFoundError):
+def test_server_that_is_open_to_the_network_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELMOKIT_API_KEY", raising=False)
+    with pytest.raises(ValueError, match="--api-key"):
         serve("no-such-model", ServeConfig("0.0.0.0", port=0))
+    with pytest.raises(FileNotFoundError):
+        serve("no-such-model", ServeConfig("0.0.0.0", port=0, api_key="key"))
 
 
 # --- The tutorial ---------------------------------------------------------------------------------

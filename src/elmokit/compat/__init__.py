@@ -15,6 +15,7 @@ and the reasons for them.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -115,7 +116,10 @@ class _OldModules(MetaPathFinder, Loader):
             getattr(real, base).register(registered)(getattr(module, ours))
 
         def missing(attribute: str) -> Any:
-            raise AttributeError(_missing(f"{name}.{attribute}"))
+            message = _missing(f"{name}.{attribute}")
+            if not attribute.startswith("__"):
+                warnings.warn(message, stacklevel=2)  # as `from` imports swallow the error
+            raise AttributeError(message)
 
         vars(module)["__getattr__"] = missing
 

@@ -16,12 +16,9 @@ from elmokit.compat import install, is_installed
 def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m elmokit.compat",
-        usage="%(prog)s [-h] [--tensorflow-hub] [-m] SCRIPT [ARGUMENT ...]",
+        usage="%(prog)s [-h] [-m] SCRIPT [ARGUMENT ...]",
         description="Run a Python script that was written for AllenNLP, bilm-tf, ELMoForManyLangs "
         "or simple_elmo.",
-    )
-    parser.add_argument(
-        "--tensorflow-hub", action="store_true", help="stand in for tensorflow_hub, too"
     )
     parser.add_argument(
         "-m", dest="is_module", action="store_true", help="SCRIPT names a module, as in python -m"
@@ -30,7 +27,7 @@ def main() -> None:
     # argparse would remove a "--" from the script's arguments, so it sees none of them.
     script_end = len(list(takewhile(lambda argument: argument.startswith("-"), sys.argv[1:]))) + 2
     options = parser.parse_args(sys.argv[1:script_end])
-    install(tensorflow_hub=options.tensorflow_hub)
+    install(tensorflow_hub=True)
     sys.argv = [options.script, *sys.argv[script_end:]]
     # As Python does, which looks for the modules next to a script where a link to it points.
     sys.path[0] = os.getcwd() if options.is_module else str(Path(options.script).resolve().parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,14 @@ class Embedder:
             layers.mean(axis=0) if output_layer == AVERAGE else layers[output_layer]
             for layers in vectors
         ]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("model", "config", "char_lexicon", "word_lexicon"):
+            raise AttributeError(
+                f"elmokit has no Embedder.{name}: to train further, use elmokit.Elmo or `elmokit "
+                "finetune` (docs/migrating.md)"
+            )
+        raise AttributeError(name)
 
     def reset_states(self) -> None:
         """Reset the state to zeros."""

@@ -3,6 +3,7 @@
 Here are its settings alone, which need no library of the extra.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ class ServeConfig:
     """Where the server listens, and its limits."""
 
     host: str = "127.0.0.1"
-    """Address to listen on: 0.0.0.0 for every network of the machine."""
+    """Address to listen on: 0.0.0.0 for every network of the machine, which needs a key."""
     port: Annotated[int, Between(0, 65_535)] = 8000
     """Port to listen on; 0: any free one."""
     name: str | None = None
@@ -34,7 +35,7 @@ class ServeConfig:
     """Directory written by `elmokit fit`, for /predict (default: none)."""
     api_key: str | None = None
     """Key that requests must send as a bearer token (default: the value of the environment variable
-    ELMOKIT_API_KEY, or none). The page, /docs, /health and /ready need no key.
+    ELMOKIT_API_KEY, or none). The page, /health and /ready need no key.
     """
     cors: tuple[str, ...] = ()
     """Origins of web pages on other sites that may use the server, such as https://example.org, or
@@ -71,3 +72,6 @@ class ServeConfig:
             self.api_key and self.api_key.isascii() and self.api_key.isprintable()
         ):
             raise ValueError("the API key must consist of printable ASCII characters")
+        for origin in self.cors:
+            if origin != "*" and not re.fullmatch(r"https?://[^/]+", origin):
+                raise ValueError(f"cors: {origin!r} is no origin, such as https://example.org")

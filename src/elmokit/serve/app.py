@@ -41,7 +41,7 @@ from elmokit.serve.schemas import ErrorAnswer, RequestError, error_response
 from elmokit.serve.service import Service
 
 # May be read without the key, and by links on other sites.
-OPEN = {"/", "/docs", "/openapi.json", "/health", "/ready"}
+OPEN = {"/", "/openapi.json", "/health", "/ready"}
 
 # corpus.md beside it says where it comes from.
 BUNDLED_CORPUS = Path(__file__).with_name("corpus.txt.zst")
@@ -317,6 +317,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="elmokit",
         version=elmokit.__version__,
+        docs_url=None,  # a page that loads its scripts from another host
         redoc_url=None,
         redirect_slashes=False,
         responses={"default": {"model": ErrorAnswer}},

@@ -45,16 +45,17 @@ def serve(
         dtype: As in `Embedder`.
 
     Raises:
-        ValueError: An argument is invalid, or the corpus is not text.
+        ValueError: An argument is invalid, an address other than this machine's own has no key, or
+            the corpus is not text.
         FileNotFoundError: There is no such model, task model or corpus.
         OSError: The address cannot be listened on.
     """
     config = config or ServeConfig()
     config = replace(config, api_key=config.api_key or os.environ.get("ELMOKIT_API_KEY") or None)
     if config.api_key is None and "*" in allowed_hosts(config.host):
-        warnings.warn(
-            f"anyone who reaches {config.host} may use this server: set a key with --api-key",
-            stacklevel=2,
+        raise ValueError(
+            f"anyone who reaches {config.host}, and every web page that its users open, could use "
+            "this server: set a key (--api-key, or the environment variable ELMOKIT_API_KEY)"
         )
     # uvicorn raises its signals again at its end. As process 1 of a container, Python would ignore
     # this one while the model is loaded.

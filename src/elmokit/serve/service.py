@@ -117,6 +117,7 @@ class Service:
         self.metrics.jobs.set_function(lambda: len(self._jobs))
         # Of words that were asked for, at most `WORDS_CACHED`.
         self._uses_in_corpus: dict[str, WordUses] = {}
+        self._searching = threading.Lock()
 
     # --- Checks of requests ---
 
@@ -239,10 +240,11 @@ class Service:
                 "this server has no corpus: send `sentences`, or start it with --corpus"
             )
         cache = self._uses_in_corpus
-        if (word_uses := cache.get(word)) is None:
-            word_uses = cache[word] = self._embed_uses(self._corpus.uses(word, check))
-            if len(cache) > WORDS_CACHED:
-                cache.pop(next(iter(cache)), None)
+        with self._searching:  # simultaneous requests of a word are one search
+            if (word_uses := cache.get(word)) is None:
+                word_uses = cache[word] = self._embed_uses(self._corpus.uses(word, check))
+                if len(cache) > WORDS_CACHED:
+                    del cache[next(iter(cache))]
         return word_uses
 
     def _embed_uses(self, uses: Iterable[Iterable[Use]]) -> WordUses:
