@@ -1,5 +1,7 @@
 """ProgressBar without a terminal: nothing of a short job, a line now and then of a long one."""
 
+import sys
+
 import pytest
 
 from elmokit.progress import ProgressBar
@@ -22,3 +24,9 @@ def test_long_job_prints_lines_without_a_terminal(
     assert 3 <= len(lines) < 12
     assert all(line.startswith("count: ") and " words" in line for line in lines)
     assert ("20/20" in lines[-1]) == leave
+
+
+def test_a_program_without_standard_streams_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)  # as in pythonw.exe
+    monkeypatch.setattr(sys, "stdout", None)
+    assert list(ProgressBar(range(3), "job", mininterval=0)) == [0, 1, 2]

@@ -27,7 +27,7 @@ class ProgressBar(tqdm):
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        if not sys.stderr.isatty():
+        if sys.stderr is None or not sys.stderr.isatty():  # a program may have none
             options |= {"file": _Lines(), "ncols": 0, "miniters": 1, "position": 0}
             options |= {"mininterval": SECONDS_BETWEEN_LINES, "delay": SECONDS_BETWEEN_LINES}
         super().__init__(*args, **options)

@@ -4,6 +4,7 @@ overwritten.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,23 @@ def test_file_of_a_model_names_the_model(
 def test_bundled_models_are_loaded_by_name(
     model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "BUNDLED_MODELS", tmp_path)
-    save(model, tmp_path / "en-small")
+    monkeypatch.setattr(loading, "BUNDLED_MODELS", tmp_path / "bundled")
+    save(model, tmp_path / "bundled" / "en-small")
+    monkeypatch.chdir(tmp_path)
     assert load().card == load("en-small").card == "# Tiny\n"
+    save(replace(model, card="# Another\n"), "en-small")  # a path that is named comes first,
+    assert load("en-small").card == "# Another\n"
+    assert load().card == "# Tiny\n"  # but changes no default
     with pytest.raises(
         FileNotFoundError, match=r"no model 'en-large'.*config\.json.*there are: en-small"
     ):
         load("en-large")
+
+
+def test_a_run_without_a_model_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="repeat its command"):
+        load(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

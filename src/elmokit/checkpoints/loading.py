@@ -133,7 +133,7 @@ def _locate(
             f"a model must be a path, a name, or the result of elmokit.load, not "
             f"{type(model).__name__}"
         )
-    name = DEFAULT_MODEL if model is None else str(model)
+    name = str(BUNDLED_MODELS / DEFAULT_MODEL if model is None else model)
     path, found = Path(name).expanduser(), None
     if not name.startswith((PREFIX, "https://", "http://")):
         # A file of a model, such as config.json, stands for its directory.
@@ -153,6 +153,11 @@ def _locate(
         )
     if on_hub is not None:
         found = _detect(download(on_hub, **options))
+    if found is None and (path / "checkpoints").is_dir():
+        raise FileNotFoundError(
+            f"{path} is a run: name its model, {path / 'model'}, or if it has none, repeat its "
+            "command, which resumes it"
+        )
     if found is None:
         raise FileNotFoundError(
             f"no model {name!r}: looked for a directory or repository with config.json, with "
