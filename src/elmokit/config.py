@@ -350,7 +350,8 @@ class BiLMConfig:
 
         Args:
             name: `small`, `medium` or `original`, which are published sizes; `small-interleaved`
-                or `small-transformer`, with another sequence encoder; or `tiny`, for tests.
+                or `small-transformer`, with another sequence encoder; `mini`, for little text; or
+                `tiny`, for tests.
 
         Returns:
             The configuration.
@@ -445,6 +446,10 @@ PRESETS = {
     "tiny": BiLMConfig(
         LSTMConfig(cell_dim=32, projection_dim=16),
         CharCNNConfig(4, ((1, 8), (2, 8), (3, 16)), num_highway=1),
+    ),
+    "mini": BiLMConfig(
+        LSTMConfig(cell_dim=512, projection_dim=128),
+        CharCNNConfig(16, ((1, 32), (2, 32), (3, 64), (4, 128)), num_highway=1),
     ),
     "small": _published(1024, 128, 1),
     "medium": _published(2048, 256, 1),

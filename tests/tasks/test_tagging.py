@@ -152,6 +152,7 @@ def test_accuracy_is_that_of_seqeval_in_any_scheme_of_the_file() -> None:
         ("I-X I-X B-X I-Y", [(0, 2, "X"), (2, 3, "X"), (3, 4, "Y")]),  # IOB1
         ("B-X I-Y I-Y", [(0, 1, "X"), (1, 3, "Y")]),  # inconsistent: a new type starts a span
         ("S-X B-X I-X E-X S-Y", [(0, 1, "X"), (1, 4, "X"), (4, 5, "Y")]),  # BIOES
+        ("B-X M-X E-X B-Y E-Y", [(0, 3, "X"), (3, 5, "Y")]),  # BMES
         ("E-X E-X I-X", [(0, 1, "X"), (1, 2, "X"), (2, 3, "X")]),
         ("B-C-A I-C-A", [(0, 2, "C-A")]),
     ],
@@ -173,13 +174,14 @@ def test_spans_equal_those_of_conlleval(tags, expected):
         ("B E S O", "BIOES"),
         ("NOUN VERB", None),
         ("O O", None),
-        # segments of words; parts of speech in PROIEL's and in Perseus' treebanks
-        ("B M E S", None),
+        ("B-X M-X E-X S-X", "BMES"),
+        ("B M E S", "BMES"),  # characters of words
+        # parts of speech in PROIEL's and in Perseus' treebanks
         ("S- V- I- N-", None),
         ("l-s---fn- n-s---fn-", None),
     ],
 )
-def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
+def test_span_scheme_recognizes_iob1_iob2_bioes_and_bmes(tags, scheme):
     assert span_scheme([tags.split()]) == scheme
 
 
@@ -187,7 +189,6 @@ def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
     "tags",
     [
         "B-PER I-PER L-PER O U-LOC O U-LOC U-LOC",
-        "B-PER M-PER E-PER O",
         "B-PER E-PER O S-LOC " * 10 + "X",
         "B-PER I-PER 0 0 0 B-LOC 0 0",
         "B-PER I-PER _ _ _ O O",
@@ -223,7 +224,7 @@ def test_span_score_equals_seqeval_on_any_sequence(prefixes: str) -> None:
     )
 
 
-@pytest.mark.parametrize("scheme", ["IOB2", "BIOES"])
+@pytest.mark.parametrize("scheme", ["IOB2", "BIOES", "BMES"])
 def test_from_spans_round_trips_in_every_scheme(scheme: str) -> None:
     draw = random.Random(1)
     for _ in range(200):
@@ -231,4 +232,4 @@ def test_from_spans_round_trips_in_every_scheme(scheme: str) -> None:
         converted = from_spans(spans(tags), len(tags), scheme)
         assert spans(converted) == spans(tags)
         assert spans(to_bioes(tags)) == spans(tags)
-        assert span_scheme([converted]) in (scheme, None)
+        assert span_scheme([converted]) in (scheme, "BIOES" if scheme == "BMES" else None, None)

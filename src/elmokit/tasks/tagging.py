@@ -38,11 +38,11 @@ from elmokit.tasks.fitting.task import (
 from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words
 from elmokit.text import word_offsets
 
-# --- Spans in tag sequences: IOB1, IOB2, BIOES ----------------------------------------------------
+# --- Spans in tag sequences: IOB1, IOB2, BIOES, BMES ----------------------------------------------
 
 Tags = Sequence[str]
-SPAN_PREFIXES = ("B", "I", "E", "S")
-SPAN_TAG = re.compile("[BIES]-.")
+SPAN_PREFIXES = ("B", "I", "M", "E", "S")
+SPAN_TAG = re.compile("[BIMES]-.")
 
 
 class Span(NamedTuple):
@@ -54,7 +54,7 @@ class Span(NamedTuple):
 
 
 def spans(tags: Tags) -> set[Span]:
-    """The spans of a tag sequence, IOB1, IOB2 or BIOES, as conlleval reads any sequence."""
+    """The spans of a tag sequence, of whatever scheme, as conlleval reads any sequence."""
     result = set()
     start, previous, previous_type = 0, "O", ""
     for position, tag in enumerate([*tags, "O"]):
@@ -103,19 +103,19 @@ def span_scores(
 
 
 def check_scheme(tags: Iterable[str]) -> None:
-    """ValueError for a tag of a scheme other than IOB1, IOB2 and BIOES, or of none."""
+    """ValueError for a tag of a scheme other than IOB1, IOB2, BIOES and BMES, or of none."""
     for tag in tags:
         if tag != "O" and tag.partition("-")[0] not in SPAN_PREFIXES:
             raise ValueError(
                 f"the tag {tag!r} is not read beside tags of spans: mark these as in B-PER, by "
-                f"IOB1, IOB2 or BIOES, and other words by O"
+                f"IOB1, IOB2, BIOES or BMES, and other words by O"
             )
 
 
 def span_scheme(sequences: Iterable[Tags]) -> str | None:
-    """The scheme for tags that mark spans: "BIOES", or for IOB1 and IOB2 "IOB2"; None: other tags.
+    """The scheme of tags that mark spans: "BIOES", "BMES", or "IOB2" also for IOB1; None: others.
 
-    Tags mark spans if one of them is B-, I-, E- or S- and a type. Without a type they do where
+    Tags mark spans if one of them is B-, I-, M-, E- or S- and a type. Without a type they do where
     there are no others but O: the type of the spans is "" then.
 
     Raises:
@@ -130,6 +130,8 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     # The majority decides, so that a few odd tags do not change the scheme of a file.
     prefixes = Counter(tag[0] for tag in tags.elements())
     marks_ends = 2 * (prefixes["E"] + prefixes["S"]) > prefixes["B"] + prefixes["S"]
+    if prefixes["M"] > prefixes["I"]:
+        return "BMES"
     return "BIOES" if marks_ends else "IOB2"
 
 
@@ -139,17 +141,17 @@ def type_of(tag: str) -> str:
 
 
 def to_bioes(tags: Tags) -> list[str]:
-    """The same spans as BIOES tags; spans are read as conlleval does, from IOB1, IOB2 or BIOES."""
+    """The same spans as BIOES tags; spans are read as conlleval does, of whatever scheme."""
     return from_spans(spans(tags), len(tags), "BIOES")
 
 
 def from_spans(spans_to_tag: Iterable[Span], length: int, scheme: str) -> list[str]:
-    """The tags, "IOB2" or "BIOES", of `length` words from spans that do not overlap."""
+    """The tags, "IOB2", "BIOES" or "BMES", of `length` words from spans that do not overlap."""
     tags = ["O"] * length
     for span in spans_to_tag:
-        prefixes = ["I"] * (span.end - span.start)
+        prefixes = ["M" if scheme == "BMES" else "I"] * (span.end - span.start)
         prefixes[0] = "B"
-        if scheme == "BIOES":
+        if scheme != "IOB2":
             prefixes[-1] = "E" if len(prefixes) > 1 else "S"
         ending = f"-{span.type}" if span.type else ""
         tags[span.start : span.end] = [prefix + ending for prefix in prefixes]

@@ -95,15 +95,16 @@ class PretrainConfig(TrainingConfig):
 
     preset: Literal[
         "tiny",
+        "mini",
         "small",
         "medium",
         "original",
         "small-interleaved",
         "small-transformer",
     ] = "small"
-    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or
-    original (1024; 94); or another sequence encoder than LSTMs: small-interleaved (256; 13.6) or
-    small-transformer (256; 13.6).
+    """tiny (32 dimensions; 0.02 million parameters), mini (256; 2.5), small (256; 13.6), medium
+    (512; 28) or original (1024; 94); or another sequence encoder than LSTMs: small-interleaved
+    (256; 13.6) or small-transformer (256; 13.6).
     """
     config: Path | None = None
     """Model configuration in place of a preset: a model's config.json, or a file with its "model"
