@@ -3,6 +3,7 @@ words.
 """
 
 import re
+import warnings
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,23 @@ def test_a_phrase_is_looked_for_as_the_tokenizer_splits_it_and_has_the_mean_vect
 def test_words_that_are_marks() -> None:
     assert WordForms.of(",").forms == {(",",)}
     assert WordForms.of(["1,000"]).forms == {("1,000",)}
+
+
+@pytest.mark.parametrize(
+    ("card", "is_doubted"),
+    [
+        (None, False),
+        ("- words seen: 192 of a corpus of 200", True),
+        ("- words seen: 9\n- held-out perplexity: 629.31 (forward 1, backward 2)", True),
+        ("- words seen: 9\n- held-out pseudo-perplexity: 41.20 (each word)", False),
+    ],
+)
+def test_a_model_that_learned_hardly_anything_is_doubted(
+    card: str | None, is_doubted: bool
+) -> None:
+    embedder = Embedder(tiny_model(card=card))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compare("dog", ["a dog", "the dog"], embedder)
+        senses("dog", ["a dog", "the dog", "dogs or a dog"], embedder)
+    assert ["toy" in str(warning.message) for warning in caught] == [True, True] * is_doubted

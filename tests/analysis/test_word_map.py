@@ -188,7 +188,7 @@ def test_word_map_samples_uses_and_has_as_many_clusters_as_asked(
 ) -> None:
     sampled = senses("bank", corpus, embedder, max_uses=4, clusters=2)
     assert (len(sampled.uses), sampled.uses_in_corpus, len(sampled.clusters)) == (4, 8, 2)
-    assert "4 of 8 uses, 2 clusters" in sampled.summary
+    assert "4 distinct of 8 uses, 2 clusters" in sampled.summary
 
 
 def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: Embedder) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from elmokit.analysis.uses import Use, Word, WordForms, uses_of, vectors_of_uses
+from elmokit.analysis.uses import Use, Word, WordForms, uses_of, vectors_of_uses, warn_of_toy
 from elmokit.data import TextFile
 from elmokit.embed import Embedder, layer_weights
 from elmokit.progress import ProgressBar
@@ -235,6 +235,7 @@ def open_corpus(
     """The corpus of a path or list: stored vectors if it is a directory of `elmokit embed`, else
     text.
     """
+    warn_of_toy(embedder.model)
     is_path = isinstance(path, str | Path)
     if is_path and (Path(path).expanduser() / EmbeddingStore.INDEX_NAME).exists():
         return StoredCorpus(path, embedder, tokenize)

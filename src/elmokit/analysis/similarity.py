@@ -13,7 +13,15 @@ import numpy as np
 
 from elmokit.analysis import Report, table
 from elmokit.analysis.corpora import Source, StoredCorpus, open_corpus
-from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, uses_in_each, vectors_of_uses
+from elmokit.analysis.uses import (
+    Use,
+    Word,
+    WordForms,
+    unit_vectors,
+    uses_in_each,
+    vectors_of_uses,
+    warn_of_toy,
+)
 from elmokit.embed import Embedder, layer_weights
 from elmokit.fs import TABLES
 from elmokit.runtime import check_list
@@ -163,6 +171,7 @@ def compare(
     """
     check_list(sentences)
     embedder = Embedder.of(model)
+    warn_of_toy(embedder.model)
     split = embedder.tokenize if tokenize else str.split
     tokens = []
     for text in (*sentences, *other):

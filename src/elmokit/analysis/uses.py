@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from elmokit.checkpoints import Pretrained
 from elmokit.embed import Embedder
 from elmokit.text import TruncationWarning
 
 FORM_SEPARATOR = re.compile(r"(?<!\d),|,(?!\d)")  # a comma, but not that of 1,000
+TOY_PERPLEXITY = 500  # above it, a model has learned hardly more than how frequent words are
 WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it would repeat in JSON
 
 
@@ -213,6 +215,20 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """Scale vectors (..., 2D) to unit length, so that dot products are cosines; zeros stay zero."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.maximum(norms, 1e-12)
+
+
+def warn_of_toy(model: Pretrained) -> None:
+    """Warn if the model's card says that it learned hardly anything, or not how much."""
+    card = model.card or ""
+    found = re.search(r"^- held-out \S*perplexity: ([\d.]+)", card, re.MULTILINE)
+    is_trained_here = "- words seen: " in card
+    if float(found[1]) > TOY_PERPLEXITY if found else is_trained_here and "perplexity" not in card:
+        measured = f"a perplexity of {found[1]}" if found else "no measured perplexity"
+        warnings.warn(
+            f"this model has {measured} on held-out text: if it is a toy, its vectors, and groups "
+            "of them, mean nothing",
+            stacklevel=3,
+        )
 
 
 def vectors_of_uses(

@@ -91,9 +91,13 @@ class WordMap(Report):
     @property
     def summary(self) -> str:
         """One line: the number of uses and clusters, the clustered layers, the silhouette."""
-        sampled = f" of {self.uses_in_corpus}" if self.uses_in_corpus > len(self.uses) else ""
+        is_part = self.uses_in_corpus > len(self.uses)
+        sampled = f" distinct of {self.uses_in_corpus}" if is_part else ""
         layers = f"layer {self.layers}" if isinstance(self.layers, int) else f"{self.layers} layer"
         count = f"{len(self.clusters)} clusters" if len(self.clusters) > 1 else "no clear senses"
+        named = {frozenset(group.substitutes) for group in self.clusters}
+        if len(named) == 1 < len(self.clusters) and named != {frozenset()}:
+            count += " with the same substitutes, so hardly senses"
         return (
             f"{len(self.uses)}{sampled} uses, {count} ({layers}, silhouette {self.silhouette:.2f})"
         )
