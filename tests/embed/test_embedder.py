@@ -346,3 +346,16 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(
     embedder.embed(sentences, state="carry")
     embedder.embed([sentence[:6] for sentence in sentences])  # short ones fill their rows evenly
     assert run == [*lengths, *(min(6, length) for length in lengths)]
+
+
+@pytest.mark.parametrize("tokenize", [True, False])
+def test_text_in_a_script_that_the_model_was_not_trained_on_is_doubted(tokenize: bool) -> None:
+    english = Embedder(tiny_model(language="en", tokenizer="english-1"))
+    with pytest.warns(UserWarning, match="en-small"):
+        english.embed(["我 喜欢 苹果 。"], tokenize=tokenize)
+    chinese = Embedder(tiny_model(language="zh", tokenizer="whitespace-1"))
+    with pytest.warns(UserWarning, match="trained on zh"):
+        chinese.encode(["I like apples ."], tokenize=tokenize)
+    chinese.embed(["我 喜欢 苹果 。", "?"], tokenize=tokenize)
+    english.embed(["42 %", "I like 苹果"], tokenize=tokenize)
+    Embedder(tiny_model()).embed(["我 喜欢 苹果 。"])  # whose language is not known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints import ModelSource, Pretrained, load
+from elmokit.checkpoints import ModelSource, Pretrained, list_models, load
 from elmokit.data import chunks
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.embed.pipeline import Pipeline
@@ -337,6 +338,17 @@ class Embedder:
         """The vector of a text, as `embed_documents` computes it."""
         return self.embed_documents([text])[0]
 
+    def _warn_of_script(self, text: str) -> None:
+        """Warn of a text that has no letter of the script that the model was trained on."""
+        scripts = {"en": "[A-Za-z]", "zh": "[\u3400-\u9fff]"}
+        own = scripts.pop(self.model.language or "", None)
+        if own and not re.search(own, text) and re.search("|".join(scripts.values()), text):
+            warnings.warn(
+                f"the model was trained on {self.model.language}, in which {text!r:.40} is not: "
+                f"vectors mean little (bundled models: {', '.join(list_models())})",
+                stacklevel=2,
+            )
+
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
         """The tokens of each sentence, split lazily."""
         split = self.tokenize if tokenize else str.split
@@ -350,6 +362,8 @@ class Embedder:
                     f"sentence {number} is neither a string nor a list of strings: {words!r:.60}"
                 )
             check_length(len(words), f"sentence {number}")
+            if number == 0:
+                self._warn_of_script(" ".join(words[:100]))
             return words
 
         return map(words_of, count(), sentences)
