@@ -180,3 +180,16 @@ def test_a_model_that_learned_hardly_anything_is_doubted(
         compare("dog", ["a dog", "the dog"], embedder)
         senses("dog", ["a dog", "the dog", "dogs or a dog"], embedder)
     assert ["toy" in str(warning.message) for warning in caught] == [True, True] * is_doubted
+
+
+def test_words_inside_longer_ones_are_named(tmp_path: Path) -> None:
+    texts = ["我 吃 苹果", "苹果公司 很 大", "买 苹果", "苹果公司 和 苹果树", "苹果 好吃"]
+    embedder = Embedder(tiny_model(tokenizer="whitespace-1"))
+    with pytest.warns(UserWarning, match=r"苹果公司 2, 苹果树 1.*苹果,苹果公司,苹果树"):
+        assert len(senses("苹果", texts, embedder).uses) == 3
+    assert len(senses("苹果,苹果公司,苹果树", texts, embedder).uses) == 6
+    with pytest.raises(ValueError, match="give both: 苹果,苹果公司"):
+        compare("苹果", texts[:2], embedder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        senses("dog", ["a dog", "the dog", "hot dogs or a dog"], embedder)  # with spaces

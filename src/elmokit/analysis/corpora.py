@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +12,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from elmokit.analysis.uses import Use, Word, WordForms, uses_of, vectors_of_uses, warn_of_toy
+from elmokit.analysis.uses import (
+    Use,
+    Word,
+    WordForms,
+    longer_words,
+    uses_of,
+    vectors_of_uses,
+    warn_of_toy,
+)
 from elmokit.data import TextFile
 from elmokit.embed import Embedder, layer_weights
 from elmokit.progress import ProgressBar
@@ -72,9 +82,22 @@ class Corpus(ABC):
     def uses(self, word: Word | None, check: Check | None = None) -> Iterator[list[Use]]:
         """Stream the uses of a word in each sentence that has any; None: of every word."""
         forms = None if word is None else WordForms.of(word, self.split)
+        longer = Counter[str]()
         for line, sentence in self.sentences(None if forms is None else [forms], check):
             if uses := uses_of(forms, sentence, line):
                 yield uses
+            if forms is not None:
+                longer.update(longer_words(forms, sentence))
+        for form in () if forms is None else map(" ".join, forms.forms):
+            longer.pop(form, None)
+        if forms is not None and longer:
+            found = ", ".join(f"{word} {number}" for word, number in longer.most_common(5))
+            names = ",".join([forms.name, *(word for word, _ in longer.most_common(3))])
+            warnings.warn(
+                f"{forms.name!r} is also a part of longer words, which are left out ({found}): to "
+                f"count them, give these forms: {names}",
+                stacklevel=2,
+            )
 
 
 class TextCorpus(Corpus):

@@ -16,6 +16,7 @@ from elmokit.embed import Embedder
 from elmokit.text import TruncationWarning
 
 FORM_SEPARATOR = re.compile(r"(?<!\d),|,(?!\d)")  # a comma, but not that of 1,000
+UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]")  # Thai, Lao, kana, Han
 TOY_PERPLEXITY = 500  # above it, a model has learned hardly more than how frequent words are
 WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it would repeat in JSON
 
@@ -146,15 +147,23 @@ def uses_of(word: Word | None, sentence: Sequence[str], line: int = 0) -> list[U
     return _find_forms(words, list(map(str.lower, words)), lowered, line)
 
 
+def longer_words(word: Word, sentence: Sequence[str]) -> list[str]:
+    """Words that contain a form of a word, in scripts without spaces between words."""
+    forms = [form[0] for form in WordForms.of(word).forms if UNSPACED.search(form[0])]
+    return [longer for longer in sentence if any(form in longer for form in forms)]
+
+
 def uses_in_each(word: Word, sentences: Sequence[Sequence[str]]) -> list[Use]:
     """The uses of a word in all sentences. ValueError names the first sentence that lacks it."""
     uses = []
     for number, sentence in enumerate(sentences, start=1):
         in_sentence = uses_of(word, sentence)
         if not in_sentence:
-            name = WordForms.of(word).name
+            name, longer = WordForms.of(word).name, longer_words(word, sentence)
+            remedy = f" (give both: {','.join([name, *longer])})" if longer else ""
             raise ValueError(
                 f"sentence {number} has no word {name!r}; its words are: {' | '.join(sentence)}"
+                f"{remedy}"
             )
         uses += in_sentence
     return uses
