@@ -16,6 +16,7 @@ import pytest
 import zstandard
 
 from elmokit.embed.embedder import Embedder
+from elmokit.text import get_tokenizer
 
 Ask = Callable[..., Any]
 
@@ -51,14 +52,19 @@ def test_policy_allows_the_pages_own_script_and_style_and_nothing_else(page: Any
 
 
 @pytest.mark.slow
-def test_bundled_corpus_has_the_words_that_readers_try_first(ask: Ask, embedder: Embedder) -> None:
+def test_bundled_corpora_have_the_words_that_readers_try_first(
+    ask: Ask, embedder: Embedder
+) -> None:
     from elmokit.serve import ServeConfig
-    from elmokit.serve.app import BUNDLED_CORPUS, EXAMPLES
+    from elmokit.serve.app import BUNDLED_CORPORA, EXAMPLES
 
-    with zstandard.open(BUNDLED_CORPUS, "rt", encoding="utf-8") as lines:
-        counts = Counter(re.findall(r"\w+", lines.read().lower()))
-    assert min(counts[word] for word in EXAMPLES) > 30
-    service = {"embedder": embedder, "config": ServeConfig(corpus=BUNDLED_CORPUS)}
+    counts: Counter[str] = Counter()
+    for language, tokenizer in {"en": "english-1", "zh": "rjieba-1"}.items():
+        tokenize = get_tokenizer(tokenizer).tokenize
+        with zstandard.open(BUNDLED_CORPORA[language], "rt", encoding="utf-8") as lines:
+            counts.update(word.lower() for line in lines for word in tokenize(line))
+    assert min(counts[word] for word in EXAMPLES) > 10
+    service = {"embedder": embedder, "config": ServeConfig(corpus=BUNDLED_CORPORA["en"])}
     two_words = {"json": {"word": "bank", "second_word": "shore", "max_uses": 12}}
     (answer,) = ask(service, ("POST", "/senses", two_words))
     words = [use["words"][use["position"]].lower() for use in answer.json()["uses"]]

@@ -44,8 +44,12 @@ from elmokit.serve.service import Service
 OPEN = {"/", "/openapi.json", "/health", "/ready"}
 
 # corpus.md beside it says where it comes from.
-BUNDLED_CORPUS = Path(__file__).with_name("corpus.txt.zst")
+BUNDLED_CORPORA = {
+    "en": Path(__file__).with_name("corpus.txt.zst"),
+    "zh": Path(__file__).with_name("corpus-zh.txt.zst"),
+}
 EXAMPLES = ("bank", "letter", "apple", "lead", "play", "spring")
+EXAMPLES += ("苹果", "意思", "包袱", "打", "花", "算账")
 WORDS_READ = 1_000_000  # of a large corpus the first: lines may be whole documents
 LEAST_USES = 8  # of the words that are offered
 GRAMMAR_WORDS = 250  # the most frequent words, which say little about their neighbors
@@ -184,10 +188,10 @@ def read_corpus(service: Service) -> tuple[dict[str, Any], list[Use]]:
                 uses[word].append(Use(tuple(sentence), position).window(50))
     corpus = service.config.corpus
     answer = {
-        "name": None if corpus == BUNDLED_CORPUS or corpus is None else corpus.name,
+        "name": None if corpus in (None, *BUNDLED_CORPORA.values()) else corpus.name,
         "sentences": len(sentences),
         "words": counts.total(),
-        "examples": examples if len(examples) > 3 else offered[: len(EXAMPLES)],
+        "examples": examples if len(examples) > 3 else offered[:6],
         "frequent": offered,
         "grammar": grammar,
     }

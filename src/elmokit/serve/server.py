@@ -15,10 +15,10 @@ import uvicorn
 
 from elmokit.embed import Embedder
 from elmokit.serve import ServeConfig
-from elmokit.serve.app import BUNDLED_CORPUS, allowed_hosts, create_app
+from elmokit.serve.app import BUNDLED_CORPORA, allowed_hosts, create_app
 from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import load_task_model
-from elmokit.text import TruncationWarning, get_tokenizer
+from elmokit.text import TruncationWarning
 
 # Seconds between switches of threads. Those that compute need the interpreter only briefly, but
 # often: with Python's default they would wait 5 ms each time for a busy event loop.
@@ -67,12 +67,9 @@ def serve(
     ):
         embedder = Embedder(model, device, dtype, softmax=True)
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
-        is_english = (
-            embedder.model.language in (None, "en")
-            and embedder.model.tokenizer == get_tokenizer().name
-        )
-        if config.corpus is None and is_english:
-            config = replace(config, corpus=BUNDLED_CORPUS, tokenize=True)
+        bundled = BUNDLED_CORPORA.get(embedder.model.language or "")
+        if config.corpus is None and bundled and embedder.model.tokenizer is not None:
+            config = replace(config, corpus=bundled, tokenize=True)
         name = config.name or Path(model or "en-small").expanduser().resolve().name
         task_model = config.task_model and load_task_model(config.task_model, device)
         service = Service(embedder, config, name, task_model)
