@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,3 +120,21 @@ def test_server_without_a_corpus_has_nothing_to_explore(ask: Ask, embedder: Embe
     )
     assert corpus.json()["sentences"] == 0
     assert yardstick.json() == []
+
+
+def test_errors_that_the_page_translates_are_those_of_the_server(
+    ask: Ask, embedder: Embedder
+) -> None:
+    from elmokit.serve import ServeConfig, app
+
+    script = (Path(app.__file__).parent / "page.js").read_text(encoding="utf-8")
+    patterns = re.findall(r'^  \[/(\^.+)/, "', script, re.MULTILINE)
+    assert len(patterns) == 5
+    few = {"word": "bank", "sentences": ["a bank", "the bank"]}
+    other = {"word": "bank", "sentence": "a shore", "sentences": ["a bank"]}
+    requests = [("POST", f"/{name}", {"json": body}) for name, body in
+                {"senses": few, "neighbors": other}.items()]  # fmt: skip
+    service = {"embedder": embedder, "config": ServeConfig()}
+    answers = ask(service, *requests, ("POST", "/senses", {"json": {"word": "bank"}}))
+    for pattern, answer in zip(patterns, answers, strict=False):
+        assert re.match(pattern, answer.json()["error"]["message"])

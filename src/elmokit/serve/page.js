@@ -449,9 +449,20 @@ function submit(id, then = null) {
 // For screen readers, which would otherwise read a whole table when it changes.
 const announce = text => { byId("announcement").textContent = text; };
 
+// What the server says in English; other messages stay as they are.
+const CHINESE_ERRORS = [
+  [/^a map needs (\d+) distinct uses of '(.*)', and there are (\d+).*/, "“$2”在语料里只有 $3 个不同的用例，画地图至少要 $1 个：请加上句子"],
+  [/^sentence (\d+) has no word '(.*)'; its words are: (.*)/, "第 $1 句里没有“$2”这个词；它的词是：$3"],
+  [/^this server has no corpus.*/, "这个服务器没有语料：请写上句子，或用 --corpus 启动"],
+  [/^this is not the API key.*/, "密钥不对"],
+  [/^(?:too many|the server is).*/, "服务器正忙，请稍候再试"],
+];
+
 function putErrorIn(element, error) {
   if (!(error instanceof Failure)) throw error;
-  const sentence = error.message[0].toUpperCase() + error.message.slice(1);
+  const known = language() === "zh" && CHINESE_ERRORS.find(([pattern]) => pattern.test(error.message));
+  const text = known ? error.message.replace(...known) : error.message;
+  const sentence = text[0].toUpperCase() + text.slice(1);
   element.replaceChildren(make("p", null, /[.?!。]$/.test(sentence) ? sentence : `${sentence}.`,
     { className: "error" }));
 }
@@ -520,6 +531,7 @@ function translate(name) {
   }
   Object.assign(byId("language"),
     name === "zh" ? { textContent: "English", lang: "en" } : { textContent: "中文", lang: "zh" });
+  document.title = say("elmokit: words in context|elmokit：语境中的词");
   putExamples();
   introduce();
 }
