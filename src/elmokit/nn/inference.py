@@ -91,7 +91,7 @@ class PrepackedCharCNN(CharacterEncoder):
         if (last := encoder.projection) is not None:
             self._layers.append(prepack_op("linear", (last.weight, last.bias), self._float_dtype))
             self._dim = last.out_features
-        self.is_cacheable = all(op.is_row_exact for op in (self._convolve, *self._layers))
+        self.is_cacheable = all(op.batch_invariant for op in (self._convolve, *self._layers))
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self._convolve(ids - CHARACTER_SHIFT)

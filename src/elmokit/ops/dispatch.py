@@ -1,4 +1,4 @@
-"""Which implementation of an op runs: the only place that asks what the machine has.
+"""Chooses the implementation that runs an op.
 
 Backends are levels, from plain to fast; an op runs on the highest one that is allowed, has it and
 serves the device, the dtype and the sizes at hand.
@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -50,23 +50,23 @@ class Request(NamedTuple):
 # --- Requirements of implementations: each gives the reason why a request cannot be served, or None
 
 
-def _floats(request: Request) -> str | None:
+def _requires_floats(request: Request) -> str | None:
     return None if request.dtype.is_floating_point else "it is for floating-point numbers"
 
 
-def _library_on_cpu(request: Request) -> str | None:
+def _requires_library_on_cpu(request: Request) -> str | None:
     if request.device != "cpu":
         return f"it runs on a CPU, not on {request.device}"
     return library.unavailable_reason()
 
 
-def _float32_sums(request: Request) -> str | None:
+def _requires_float32_sums(request: Request) -> str | None:
     if accumulation_dtype(request.dtype) != torch.float32:
         return f"it adds up in float32, not {request.dtype}"
-    return _library_on_cpu(request)
+    return _requires_library_on_cpu(request)
 
 
-def _prepacked_products(request: Request) -> str | None:
+def _requires_prepacked_products(request: Request) -> str | None:
     dtype, depths = request.dtype, request.sizes
     if dtype not in (torch.float32, torch.bfloat16, torch.int8):
         return f"it is for float32, bfloat16 and int8, not {dtype}"
@@ -74,51 +74,59 @@ def _prepacked_products(request: Request) -> str | None:
         return "bfloat16 is multiplied in pairs: a size is odd"
     if dtype == torch.int8 and max(depths, default=0) > MAX_INT8_DEPTH:
         return "too many products for a sum of 32 bits"
-    return _library_on_cpu(request)
+    return _requires_library_on_cpu(request)
 
 
-def _prepacked_float_products(request: Request) -> str | None:
-    return _floats(request) or _prepacked_products(request)
+def _requires_prepacked_float_products(request: Request) -> str | None:
+    return _requires_floats(request) or _requires_prepacked_products(request)
 
 
-def _lstm_on_cuda(request: Request) -> str | None:
+def _requires_lstm_on_cuda(request: Request) -> str | None:
     if request.device != "cuda":
         return f"it runs on a GPU, not on {request.device}"
     return triton.unavailable_reason(request.dtype, *request.sizes[1:])
 
 
-def _tables_of_characters(request: Request) -> str | None:
+def _requires_small_alphabet(request: Request) -> str | None:
     if any(size > MAX_ALPHABET for size in request.sizes):
         return f"tables of more than {MAX_ALPHABET} characters would be too large"
-    return _float32_sums(request)
+    return _requires_float32_sums(request)
 
 
-# --- The table: for each backend its ops, each with its module in elmokit.ops and its requirement -
+# --- The table: for each backend its ops, and their implementations -------------------------------
 
 Requirement = Callable[[Request], str | None]
-IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
+
+
+class Implementation(NamedTuple):
+    """A row of the table."""
+
+    module: str  # in elmokit.ops
+    requirement: Requirement
+    batch_invariant: bool = (
+        False  # whether prepacked, its rows are bitwise independent of the batch
+    )
+
+
+IMPLEMENTATIONS: dict[str, dict[str, Implementation]] = {
     "native": {
-        "lstm": ("native.lstm", _prepacked_products),
-        "prepacked linear": ("native.gemm", _prepacked_products),
-        "prepacked highway": ("native.gemm", _prepacked_products),
+        "lstm": Implementation("native.lstm", _requires_prepacked_products, True),
+        "prepacked linear": Implementation("native.gemm", _requires_prepacked_products, True),
+        "prepacked highway": Implementation("native.gemm", _requires_prepacked_products, True),
         # For words of more than 256 characters, or more than MAX_ALPHABET distinct ones in a call,
         # the native module calls the reference: both are known only when the words are.
-        "char_conv": ("native.char_conv", _float32_sums),
-        "prepacked char_conv": ("native.char_conv", _tables_of_characters),
-        "logsumexp": ("native.logsumexp", _prepacked_float_products),
-        "unpack": ("native.unpack", _library_on_cpu),
+        "char_conv": Implementation("native.char_conv", _requires_float32_sums),
+        "prepacked char_conv": Implementation("native.char_conv", _requires_small_alphabet, True),
+        "logsumexp": Implementation("native.logsumexp", _requires_prepacked_float_products),
+        "unpack": Implementation("native.unpack", _requires_library_on_cpu),
     },
-    "triton": {"lstm": ("triton.lstm", _lstm_on_cuda)},
-    "portable": {
-        "lstm": ("portable", _floats),
-        **dict.fromkeys(
-            ("linear", "prepacked linear", "highway", "prepacked highway"),
-            ("portable", _floats),
-        ),
-        "logsumexp": ("portable", _floats),
-    },
+    "triton": {"lstm": Implementation("triton.lstm", _requires_lstm_on_cuda)},
+    "portable": dict.fromkeys(
+        ("lstm", "linear", "prepacked linear", "highway", "prepacked highway", "logsumexp"),
+        Implementation("portable", _requires_floats),
+    ),
 }
-REFERENCE = "reference", _floats  # has every op
+REFERENCE = Implementation("reference", _requires_floats)  # has every op
 
 
 # --- The choice -----------------------------------------------------------------------------------
@@ -187,30 +195,31 @@ def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, 
     """
     reasons: dict[str, str | None] = {}
     for backend in reversed(BACKENDS):
-        _, requirement = _implementation(op, backend)
-        if requirement is not None:
+        if implementation := _implementation(op, backend):
             if BACKENDS.index(backend) > BACKENDS.index(get_backend()):
                 reasons[backend] = f"only {get_backend()} is allowed"
             else:
-                reasons[backend] = requirement(Request(op, device, dtype, sizes))
+                reasons[backend] = implementation.requirement(Request(op, device, dtype, sizes))
             if reasons[backend] is None:
                 break
     return reasons
 
 
-def _implementation(op: str, backend: str) -> tuple[str, Requirement | None]:
-    return REFERENCE if backend == "reference" else IMPLEMENTATIONS[backend].get(op, ("", None))
+def _implementation(op: str, backend: str) -> Implementation | None:
+    return REFERENCE if backend == "reference" else IMPLEMENTATIONS[backend].get(op)
 
 
 @cache
-def _chosen(request: Request, allowed: str) -> Any:
-    """The module for a request; `allowed` separates the cached answers of different settings."""
+def _chosen(request: Request, allowed: str) -> tuple[Any, bool]:
+    """The module for a request, and its flag; `allowed` is a key of the cache."""
     reasons = explain(*request[:3], *request.sizes)
     backend, reason = list(reasons.items())[-1]
     if reason is not None:
         details = "; ".join(f"{name}: {why}" for name, why in reasons.items())
         raise ValueError(f"no backend runs {request.op} in {str(request.dtype)[6:]} ({details})")
-    return import_module(f"elmokit.ops.{_implementation(request.op, backend)[0]}")
+    implementation = cast(Implementation, _implementation(request.op, backend))
+    module = import_module(f"elmokit.ops.{implementation.module}")
+    return module, implementation.batch_invariant
 
 
 def choose(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> Any:
@@ -229,4 +238,9 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> An
         ValueError: If no backend that is allowed can run it, as with int8 where there is no
             compiled library.
     """
-    return _chosen(Request(op, device.type, dtype, sizes), get_backend())
+    return _chosen(Request(op, device.type, dtype, sizes), get_backend())[0]
+
+
+def is_batch_invariant(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> bool:
+    """The flag of the implementation that `choose` picks."""
+    return _chosen(Request(op, device.type, dtype, sizes), get_backend())[1]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from elmokit.ops.dispatch import choose
+from elmokit.ops.dispatch import choose, is_batch_invariant
 from elmokit.ops.packing import Packing
 from elmokit.runtime import accumulation_dtype, needs_grad
 
@@ -304,7 +304,7 @@ class PrepackedOp(NamedTuple):
     """An op without gradients, whose weights lie in the order in which a kernel reads them."""
 
     run: Callable[..., Any]
-    is_row_exact: bool  # whether a row has the same bits in any batch
+    batch_invariant: bool  # whether rows are bitwise independent of the batch
 
     def __call__(self, *inputs: Any) -> Any:
         return self.run(*inputs)
@@ -332,12 +332,11 @@ def prepack(op: str, weights: Any, dtype: torch.dtype) -> PrepackedOp:
         name, arguments, sizes = op, (layer,), layer.depths
     if op == "char_conv":
         arguments, sizes = (CharFilters(*weights),), (len(weights[0]),)
-    device = weights[0].device
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        implementation = choose(name, device, dtype, *sizes)
-        run = getattr(implementation, f"prepack_{op}")(*arguments, dtype)
+    request = name, weights[0].device, dtype, *sizes
+    with torch.no_grad(), torch.autocast(weights[0].device.type, enabled=False):
+        run = getattr(choose(*request), f"prepack_{op}")(*arguments, dtype)
     if op == "lstm":
         run = partial(_run_prepacked_lstm, run, sizes, dtype)
     if op == "char_conv":
         run = partial(_run_prepacked_char_conv, run, *sizes, CharFilters(*weights).widest)
-    return PrepackedOp(run, is_row_exact=".native." in implementation.__name__)
+    return PrepackedOp(run, is_batch_invariant(*request))
