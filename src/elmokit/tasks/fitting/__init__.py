@@ -327,11 +327,7 @@ def fit(
     sets.append(_read(task, "development", dev_examples, "score"))
     if test_examples is not None:
         sets.append(_read(task, "test", test_examples, "score"))
-    # A phrase of a sentence that is an example itself would count its words once more.
-    whole = [example for example in sets[0] if not getattr(example, "is_phrase", False)]
-    table = WordTable.from_sentences(
-        sentence for example in whole for sentence in task.sentences(example)
-    )
+    table = WordTable.from_sentences(task.sentences_to_count(sets[0]))
 
     # Compute the layers of a frozen biLM, train, and keep the best weights.
     with fork_rng():
