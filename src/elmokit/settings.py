@@ -117,8 +117,10 @@ def _conform_object(kind: Any, values: dict[str, Any], name: str) -> Any:
     """A dataclass from the values of its fields."""
     fields = _fields(kind)
     required = {
-        field.name for field in dataclasses.fields(kind) if field.default is field.default_factory
-    }  # MISSING
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is field.default_factory is dataclasses.MISSING
+    }
     if wrong := sorted(map(str, (required - values.keys()) | (values.keys() - fields.keys()))):
         raise ValueError(f"{name}: missing or unknown settings {', '.join(wrong[:9])}")
     return kind(
@@ -207,5 +209,5 @@ def check(config: Any) -> None:
     """
     for name, kind in _fields(type(config)).items():
         value = getattr(config, name)
-        if value is not getattr(type(config), name, config):  # its default
+        if value is not getattr(type(config), name, dataclasses.MISSING):  # its default
             object.__setattr__(config, name, conform(kind, value, name))

@@ -35,7 +35,7 @@ def test_packed_batches_contain_whole_sentences_with_boundaries(
         assert inputs_of(bare, number) == (words, words)
         assert inputs_of(scoring, number) == (["<S>", *words], [*words, "</S>"])
     assert embedding.lengths.tolist() == [len(words) + 2 for words in sentences]
-    assert (embedding.margin, bare.margin) == (1, 0)
+    assert (embedding.num_boundary_tokens, bare.num_boundary_tokens) == (1, 0)
 
 
 @settings(max_examples=60)

@@ -43,7 +43,7 @@ def write_part(
 def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
     writer = StoreWriter(directory, index)
     vectors = vectors_of(index)
-    for number in set(range(3)) - writer.shards().keys():
+    for number in set(range(3)) - writer.read_shards().keys():
         rows = slice(2 * number, 2 * number + 2)
         write_part(directory, index, number, SENTENCES[rows], vectors[rows])
     writer.finish(num_parts=3)
@@ -85,7 +85,7 @@ def test_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(
     (tmp_path / "killed" / ".partial-01234567-part-00002.safetensors").mkdir()
     (tmp_path / "killed" / "part-00009.safetensors").write_text("not a part")
     writer = StoreWriter(tmp_path / "killed", ALL)
-    assert writer.shards().keys() == {0}
+    assert writer.read_shards().keys() == {0}
     with pytest.raises(KeyError, match="1"):
         writer.finish(num_parts=3)
     fill(tmp_path / "killed", ALL)
@@ -134,8 +134,8 @@ def test_a_store_of_other_settings_begins_anew_and_is_read_when_it_is_complete(
     ):
         directory = tmp_path / str(number)
         fill(directory, TOP)
-        assert StoreWriter(directory, TOP).shards().keys() == {0, 1, 2}
-        assert StoreWriter(directory, other).shards() == {}
+        assert StoreWriter(directory, TOP).read_shards().keys() == {0, 1, 2}
+        assert StoreWriter(directory, other).read_shards() == {}
         assert other.is_at(directory)
         with pytest.raises(ValueError, match="not complete"):
             EmbeddingStore(directory)

@@ -91,7 +91,7 @@ def test_loss_of_masked_words_equals_that_of_each_sentence_by_itself(
     sentences = next(twin.objective.stream)
     losses = []
     for sentence, hidden in zip(
-        sentences, draw_hidden(list(map(len, sentences)), HIDDEN_SHARE, twin.draws), strict=True
+        sentences, draw_hidden(list(map(len, sentences)), HIDDEN_SHARE, twin.generator), strict=True
     ):
         places = [1 + int(position) for position in hidden]
         outputs = outputs_of(twin, ["<S>", *sentence, "</S>"], places).sum(dim=0)
@@ -121,7 +121,7 @@ def test_train_step_applies_the_dropout_of_the_settings(
 def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> None:
     """Another word in the place of a hidden one changes nothing; another visible word does."""
     run = trainer(settings, "interleaved", dropout=0.0)
-    batch = run.objective.next_batch(run.draws)
+    batch = run.objective.next_batch(run.generator)
     vectors = run.bilm.word_vectors(batch.words, run.vocab)
 
     def outputs(tokens: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ def test_gradients_of_the_masked_loss_equal_finite_differences(settings: Pretrai
     torch.manual_seed(0)
     with torch.no_grad():
         bilm.sequence_encoder.mask.normal_()
-    batch = run.objective.next_batch(run.draws)
+    batch = run.objective.next_batch(run.generator)
 
     def loss() -> torch.Tensor:
         outputs = run.objective.outputs(bilm.word_vectors(batch.words, run.vocab), batch)

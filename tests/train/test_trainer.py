@@ -153,7 +153,7 @@ def test_trainer_resets_the_requested_fraction_of_sentences(settings: PretrainCo
         twin = trainer(run.settings).objective.stream
         for _ in range(400):
             window = next(twin)
-            resets = run.objective.next_batch(run.draws).packing.resets
+            resets = run.objective.next_batch(run.generator).packing.resets
             num_resets += 0 if resets is None else int(resets.sum())
             total += int(window.begins.sum())
             assert resets is None or not (resets & ~window.begins).any()
@@ -210,7 +210,7 @@ def test_muon_takes_the_steps_of_pytorchs(
 def test_train_step_minimizes_the_sampled_loss(settings: PretrainConfig) -> None:
     """The loss itself is compared with TensorFlow's in nn/test_softmax.py."""
     run, twin, exact = (trainer(settings, num_samples=count) for count in (6, 6, 0))
-    samples = [twin.softmax.sample(6, twin.draws) for _ in range(2)]
+    samples = [twin.softmax.sample(6, twin.generator) for _ in range(2)]
     window = next(twin.objective.stream)
     words = twin.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
     layers, _ = twin.bilm.run(

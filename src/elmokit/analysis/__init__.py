@@ -67,7 +67,7 @@ class Report:
         """The rows of its table."""
         raise NotImplementedError
 
-    def draw(self, figure: Any) -> None:
+    def plot(self, figure: Any) -> None:
         """Draw it in a figure of matplotlib."""
         raise NotImplementedError
 
@@ -97,6 +97,6 @@ class Report:
         options = {"text.parse_math": False, "font.family": ["DejaVu Sans", *asian]}
         with matplotlib.rc_context(options | {"svg.fonttype": "none"}):
             figure = import_extra("matplotlib.figure", "plot").Figure(layout="constrained")
-            self.draw(figure)
+            self.plot(figure)
             with atomic_path(path, overwrite) as partial:
                 figure.savefig(partial, format=kind[1:], dpi=300)

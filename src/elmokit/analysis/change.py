@@ -82,7 +82,7 @@ class ChangeReport(Report):
                 row |= {name: found.distance, f"{name}_p": found.p_value}
             yield row
 
-    def draw(self, figure: Any) -> None:
+    def plot(self, figure: Any) -> None:
         """Dots at the average pairwise distances; filled if p < 0.05."""
         words = [word for word in self.words if word.pairwise][::-1]
         distances = [word.pairwise.distance for word in words if word.pairwise]

@@ -105,7 +105,7 @@ class Comparison(Report):
                 del row["line"]
                 yield row | {f"use {other}": cosine for other, cosine in enumerate(cosines, 1)}
 
-    def draw(self, figure: Any) -> None:
+    def plot(self, figure: Any) -> None:
         """A matrix of similarities for each representation."""
         size = 1.5 + 0.35 * len(self.uses)
         figure.set_size_inches(size * len(self.similarities), size + 0.2 * len(self.uses))

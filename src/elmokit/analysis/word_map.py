@@ -122,7 +122,7 @@ class WordMap(Report):
                 row |= {f"x{layer}": x, f"y{layer}": y}
             yield row
 
-    def draw(self, figure: Any) -> None:
+    def plot(self, figure: Any) -> None:
         """The uses in the plane of each layer, coloured by cluster."""
         figure.set_size_inches(3.2 * len(self.planes), 4)
         panels = figure.subplots(1, len(self.planes), squeeze=False)[0]

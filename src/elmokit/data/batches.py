@@ -65,14 +65,14 @@ class PackedBatch:
         tokens: Index into `words` at each position of the streams, (2, N).
         text: The packing, which also unpacks results to the order of the sentences.
         lengths: Number of positions of each sentence.
-        margin: Number of boundary tokens at either end of a sentence.
+        num_boundary_tokens: Number of boundary tokens at either end of a sentence.
     """
 
     words: list[str]
     tokens: Tensor
     text: PackedText
     lengths: np.ndarray
-    margin: int
+    num_boundary_tokens: int
 
     @classmethod
     def to_embed(
@@ -110,7 +110,7 @@ class PackedBatch:
         backward: Sequence[list[str]],
         num_rows: int,
         first: int | None,
-        margin: int,
+        num_boundary_tokens: int,
     ) -> PackedBatch:
         # The sentences "a b" and "b" to score, where both directions have texts of their own:
         #
@@ -128,21 +128,22 @@ class PackedBatch:
         sides = [forward] if forward is backward else [forward, backward]
         words, indices = _number_words(chain.from_iterable(chain.from_iterable(sides)))
         tokens = torch.from_numpy(indices.reshape(len(sides), -1)).expand(2, -1)
-        return cls(words, text.to_streams(tokens), text, lengths, margin)
+        return cls(words, text.to_streams(tokens), text, lengths, num_boundary_tokens)
 
 
 def chunks(
-    items: Iterable[T], least: int, size: Callable[[Any], int] = lambda words: len(words) + 2
+    items: Iterable[T], min_size: int, size: Callable[[Any], int] = lambda words: len(words) + 2
 ) -> Iterator[list[T]]:
-    """Lists of consecutive items, whose sizes add up to `least`, or somewhat more; the last may be
-    smaller. Items are sentences by default, whose size is in words and both boundaries.
+    """Yield lists of consecutive items of at least `min_size` in total; the last may be smaller.
+
+    By default, items are sentences, and their sizes count words and both boundaries.
     """
     chunk: list[T] = []
     total = 0
     for item in items:
         chunk.append(item)
         total += size(item)
-        if total >= least:
+        if total >= min_size:
             yield chunk
             chunk, total = [], 0
     if chunk:

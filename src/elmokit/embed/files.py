@@ -338,7 +338,7 @@ class FileJob:
         # of its own for the last part that is complete:
         #
         #   part 0   part 1   (part 2 missing)   part 3     kept: 0, 1, if state-00001 is there
-        kept, start = writer.shards().keys() & numbers, pipeline.start(self.state)
+        kept, start = writer.read_shards().keys() & numbers, pipeline.start(self.state)
         if start.is_carried and kept != numbers:  # all parts after the first missing one, too
             kept = set(range(min(numbers - kept)))
             path = _state_path(directory, len(kept) - 1)

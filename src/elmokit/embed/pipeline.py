@@ -56,7 +56,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialState:
     """The state that sentences start from: each of them from `state` (one row; None: zeros), or, if
     it is carried, sentence i from the final state of sentence i - B, the first B from `state`.
     """
@@ -189,7 +189,7 @@ class Pipeline:
     def run(
         self,
         batch: PackedBatch,
-        words: Tensor,
+        word_vectors: Tensor,
         state: BiLMState | None = None,
         start: BiLMState | None = None,
     ) -> tuple[Tensor, BiLMState]:
@@ -197,7 +197,7 @@ class Pipeline:
         as in `BiLM.run`.
         """
         (tokens,) = upload([batch.tokens], self.device)
-        streams, after = self.bilm.run(words, tokens, batch.text.packing, state, start)
+        streams, after = self.bilm.run(word_vectors, tokens, batch.text.packing, state, start)
         if self.bilm.product_dtype == torch.float16 and not streams.isfinite().all():
             raise ValueError(
                 "numbers of this model are too large for products in float16: use bfloat16 or "
@@ -209,7 +209,7 @@ class Pipeline:
         """Fill the plan's arrays from the layers, or pool them. ValueError for numbers too large
         for their dtype.
         """
-        # The text of two sentences with boundaries (margin 1), whose words alone have vectors:
+        # Two sentences with one boundary token at each end; only words have vectors:
         #
         #   position   0     1     2     3     4     5     6
         #              <S>   a1    a2    </S>  <S>   b1    </S>      lengths 4, 3
@@ -217,14 +217,16 @@ class Pipeline:
         #                                            begins[1]       ends 4, 7
         spec, ends = plan.spec, np.cumsum(batch.lengths)
         streams = spec.select(streams)
-        begins, text = ends - batch.lengths + batch.margin, batch.text
+        begins, text = ends - batch.lengths + batch.num_boundary_tokens, batch.text
         if spec.pooling is None and spec.storage_dtype is None:
             text.write_sentences(streams, begins, plan.outs)
             return plan.outs if spec.shape else [out[0] for out in plan.outs]
-        if batch.margin:
-            text = text.without(np.concatenate([begins - 1, ends - batch.margin]))
+        if batch.num_boundary_tokens:
+            text = text.without(np.concatenate([begins - 1, ends - batch.num_boundary_tokens]))
         if spec.pooling is not None:
-            (lengths,) = upload([torch.from_numpy(batch.lengths - 2 * batch.margin)], self.device)
+            (lengths,) = upload(
+                [torch.from_numpy(batch.lengths - 2 * batch.num_boundary_tokens)], self.device
+            )
             # Only the vectors of the texts come back from a GPU.
             return [spec.pooling(text.unpack(streams[0]), lengths).cpu().numpy()]
         (out,) = plan.outs
@@ -309,7 +311,7 @@ class Pipeline:
 
     # --- All batches
 
-    def start(self, state: StatePolicy | BiLMState | None, rows: int | None = None) -> Start:
+    def start(self, state: StatePolicy | BiLMState | None, rows: int | None = None) -> InitialState:
         """Where sentences start: by a policy (None: the model's own), or from a state of `rows`.
 
         Raises:
@@ -323,12 +325,12 @@ class Pipeline:
                 raise ValueError(
                     f"the given state has {state.h.shape[2]} rows, not {rows}: omit batch_size"
                 )
-            return Start(state.to(self.device), is_carried=True)
+            return InitialState(state.to(self.device), is_carried=True)
         state = self.model.state_policy if state is None else state
         initial = self.model.start(state)  # raises where there is none
         if state == "carry":
-            return Start(self.bilm.initial_state(rows or 1), is_carried=True)
-        return Start(initial and initial.to(self.device))
+            return InitialState(self.bilm.initial_state(rows or 1), is_carried=True)
+        return InitialState(initial and initial.to(self.device))
 
     def are_long(self, sentences: Sentences) -> bool:
         """Whether sentences are so long that a batch would have fewer of them than rows."""
@@ -347,7 +349,11 @@ class Pipeline:
         return chunks(sentences, ceil(total / max(1, ceil(total / words))))
 
     def embed_all(
-        self, batches: Iterable[Sentences], spec: OutputSpec, start: Start, rows: int | None = None
+        self,
+        batches: Iterable[Sentences],
+        spec: OutputSpec,
+        start: InitialState,
+        rows: int | None = None,
     ) -> Generator[BatchResult, None, None]:
         """Embed batches of sentences, each a list of words.
 

@@ -140,8 +140,8 @@ class Bidirectional(nn.Module):
     """Two stacks that never exchange information: one reads each sentence from its front, one from
     its back.
 
-    A stack is called with (words, tokens, *more, dropout). It returns L + 1 layers, (N, D) each,
-    and the final states of the L layers above the first.
+    A stack is called with (word_vectors, tokens, *more, dropout). It returns L + 1 layers, (N, D)
+    each, and the final states of the L layers above the first.
     """
 
     runs_on_streams = False  # on a GPU each direction on a stream of its own
@@ -153,7 +153,7 @@ class Bidirectional(nn.Module):
 
     def run_stacks(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         more: Sequence[tuple[Any, ...]],
         state: BiLMState,
@@ -162,20 +162,20 @@ class Bidirectional(nn.Module):
         """The layers (L+1, 2, N, D), and the final states of each direction.
 
         Args:
-            words: Vectors of the distinct words, (U, D).
-            tokens: Index into `words` at each slot of each direction, (2, N).
+            word_vectors: Vectors of the distinct words, (U, D).
+            tokens: Index into `word_vectors` at each slot of each direction, (2, N).
             more: For each direction the further arguments of its stack.
             state: The state that the stacks start from, which is among their arguments.
             dropout: The probability.
         """
         # Where autograd or a hook follows, layers are not written in place.
-        observed = is_observed(self, words, state.h, state.c)
+        observed = is_observed(self, word_vectors, state.h, state.c)
         tokens = tokens.contiguous()
-        shape = (self.config.num_layers + 1, 2, tokens.shape[1], words.shape[1])
-        out = None if observed else allocate(shape, words.dtype, words.device)
+        shape = (self.config.num_layers + 1, 2, tokens.shape[1], word_vectors.shape[1])
+        out = None if observed else allocate(shape, word_vectors.dtype, word_vectors.device)
 
         def run(d: int) -> tuple[Any, Any]:
-            layers, states = self.stacks[d](words, tokens[d], *more[d], dropout)
+            layers, states = self.stacks[d](word_vectors, tokens[d], *more[d], dropout)
             if out is None:
                 return layers, states
             # Copied, so that both directions lie in one tensor, and the layers are freed.
@@ -185,10 +185,10 @@ class Bidirectional(nn.Module):
 
         tasks = [partial(run, d) for d in range(2)]
         # All that the streams of a GPU share is in the arguments, and made before they part.
-        if words.is_cuda and self.runs_on_streams:
-            results = run_on_streams(tasks, words.device)
+        if word_vectors.is_cuda and self.runs_on_streams:
+            results = run_on_streams(tasks, word_vectors.device)
         else:
-            results = run_directions(tasks, words.device, in_order=observed or dropout > 0)
+            results = run_directions(tasks, word_vectors.device, in_order=observed or dropout > 0)
         (fwd, fwd_states), (bwd, bwd_states) = results
         if out is None:
             pairs = [torch.stack(pair) for pair in zip(fwd, bwd, strict=True)]

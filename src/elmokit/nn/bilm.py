@@ -106,12 +106,12 @@ class BiLM(nn.Module):
         mask = encoder.is_word(ids) if mask is None else mask.bool()
         # Each distinct word is encoded once, however often it occurs.
         distinct, tokens = torch.unique(ids[mask].long(), dim=0, return_inverse=True)
-        words = encoder(encoder.pad_to_max_characters(distinct))
-        return self.run_padded(words, tokens, mask, state)
+        word_vectors = encoder(encoder.pad_to_max_characters(distinct))
+        return self.run_padded(word_vectors, tokens, mask, state)
 
     def run_padded(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         mask: Tensor,
         state: BiLMState | None = None,
@@ -119,15 +119,15 @@ class BiLM(nn.Module):
         """Run a padded batch of words whose vectors are known.
 
         Args:
-            words: Vectors of the distinct words, (U, D).
-            tokens: Index into `words` at each True of the mask, (N,).
+            word_vectors: Vectors of the distinct words, (U, D).
+            tokens: Index into `word_vectors` at each True of the mask, (N,).
             mask, state: As for `forward`.
         """
         # mask 1 1 0   words a b .   `tokens` are those of a b c d. The forward stream has a c b d,
         #      1 0 1         c . d   a step of all rows after the other, the backward one b d a c.
         text = PackedText.of_mask(mask)
-        tokens = text.to_streams(tokens.cpu().expand(2, -1)).to(words.device)
-        streams, state = self.run(words, tokens, text.packing, state)
+        tokens = text.to_streams(tokens.cpu().expand(2, -1)).to(word_vectors.device)
+        streams, state = self.run(word_vectors, tokens, text.packing, state)
         # h_kj of both directions side by side, where the word is: (L+1, 2, N, D) -> (L+1, B, T, 2D)
         layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
         layers[:, mask] = text.unpack(streams)
@@ -135,7 +135,7 @@ class BiLM(nn.Module):
 
     def run(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         packing: Packing,
         state: BiLMState | None = None,
@@ -146,8 +146,8 @@ class BiLM(nn.Module):
         compute layers.
 
         Args:
-            words: Vectors of the distinct words, (U, D).
-            tokens: Index into `words` at each slot of each direction, (2, N).
+            word_vectors: Vectors of the distinct words, (U, D).
+            tokens: Index into `word_vectors` at each slot of each direction, (2, N).
             packing: The shape of the streams.
             state: The initial state, with a row for each row of the packing; None: zeros.
             reset_state: The state of one row that a reset sets, to which no gradient flows; None:
@@ -161,16 +161,16 @@ class BiLM(nn.Module):
             ValueError: A state is of another number of rows, or of another model.
         """
         encoder, rows = self.config.sequence_encoder, len(packing.row_order)
-        words = words.to(accumulation_dtype(words.dtype))
-        state = BiLMState.zeros(encoder, rows, words) if state is None else state
+        word_vectors = word_vectors.to(accumulation_dtype(word_vectors.dtype))
+        state = BiLMState.zeros(encoder, rows, word_vectors) if state is None else state
         state.check(encoder, rows)
         if reset_state is not None:
             reset_state.check(encoder, 1)
-        return self.sequence_encoder(words, tokens, packing, state, reset_state, dropout)
+        return self.sequence_encoder(word_vectors, tokens, packing, state, reset_state, dropout)
 
     def masked_outputs(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         packing: Packing,
         hidden: Tensor,
@@ -179,7 +179,7 @@ class BiLM(nn.Module):
         """Run sentences some words of which are hidden, for an encoder that merges the directions.
 
         Args:
-            words, tokens, packing, dropout: As in `run`.
+            word_vectors, tokens, packing, dropout: As in `run`.
             hidden: The slot of each hidden word in each direction, (2, M).
 
         Returns:
@@ -187,9 +187,9 @@ class BiLM(nn.Module):
             top layer.
         """
         mask = self.sequence_encoder.mask
-        tokens = tokens.scatter(1, hidden, len(words))  # the index of the vector `mask`
-        words = torch.cat([words, mask[None].to(words.dtype)])
-        layers, _ = self.run(words, tokens, packing, dropout=dropout)
+        tokens = tokens.scatter(1, hidden, len(word_vectors))  # the index of the vector `mask`
+        word_vectors = torch.cat([word_vectors, mask[None].to(word_vectors.dtype)])
+        layers, _ = self.run(word_vectors, tokens, packing, dropout=dropout)
         top = layers[-1]
         return top[0, hidden[0]] + top[1, hidden[1]]
 

@@ -47,7 +47,7 @@ class InterleavedLSTM(nn.Module):
 
     def forward(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         packing: Packing,
         state: BiLMState,
@@ -57,10 +57,10 @@ class InterleavedLSTM(nn.Module):
         """See `BiLM.run`. Dropout is on the token vectors, and on what each layer adds to them."""
         config, stacks = self.config, [stack["layers"] for stack in self.stacks]  # type: ignore
         # The slot of the same token in the other stream: from one order to the other and back.
-        mirrored = torch.from_numpy(packing.segments().mirrored()).to(words.device)
-        in_order = is_observed(self, words)
+        mirrored = torch.from_numpy(packing.segments().mirrored()).to(word_vectors.device)
+        in_order = is_observed(self, word_vectors)
         # All layers (N, 2D) are in the order of the forward stream.
-        vectors = F.embedding(tokens[0], words)
+        vectors = F.embedding(tokens[0], word_vectors)
         layers = [vectors.repeat(1, 2)]
         x = apply_dropout(layers[0], dropout)
         zeros = x.new_zeros(len(packing.row_order), config.cell_dim)
@@ -71,7 +71,7 @@ class InterleavedLSTM(nn.Module):
                 partial(stacks[0][number], inputs, packing, start),
                 partial(stacks[1][number], inputs.index_select(0, mirrored), packing, start),
             ]
-            (fwd, _), (bwd, _) = run_directions(tasks, words.device, in_order=in_order)
+            (fwd, _), (bwd, _) = run_directions(tasks, word_vectors.device, in_order=in_order)
             outputs = torch.cat([fwd, bwd.index_select(0, mirrored)], dim=1)
             if config.projects_layers:
                 x = x + apply_dropout(self.projections[number](outputs), dropout)
@@ -80,7 +80,7 @@ class InterleavedLSTM(nn.Module):
                 x = outputs
         if not config.projects_layers:
             top = self.top_projection(x.view(-1, config.cell_dim))
-            layers = [top.to(words.dtype).view(-1, 2 * config.projection_dim)]
+            layers = [top.to(word_vectors.dtype).view(-1, 2 * config.projection_dim)]
         # Halves of the directions (N, 2D) -> each in the order of its stream (2, N, D).
         pairs = []
         for layer in layers:

@@ -103,7 +103,7 @@ class LSTMStack(nn.Module):
 
     def forward(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         packing: Packing,
         states: Sequence[LSTMState],
@@ -113,8 +113,8 @@ class LSTMStack(nn.Module):
         """Run over a packed stream.
 
         Args:
-            words: Vectors of the distinct words, (U, D).
-            tokens: Index into `words` at each slot, (N,).
+            word_vectors: Vectors of the distinct words, (U, D).
+            tokens: Index into `word_vectors` at each slot, (N,).
             packing: The stream's shape.
             states: The state that the rows of each layer start from, by rank.
             reset_states: For each layer the state that a reset sets; None: zeros.
@@ -124,12 +124,12 @@ class LSTMStack(nn.Module):
             The token vectors, without dropout, and the outputs of each layer, (N, D) each; and the
             layers' final states.
         """
-        layers, finals = [F.embedding(tokens, words)], []
+        layers, finals = [F.embedding(tokens, word_vectors)], []
         for number, layer in enumerate(self.layers):
             x = apply_dropout(layers[-1], dropout)
             # Without dropout the first layer multiplies each distinct word once, and reads the
             # product of token n at index[n]; with it, each occurrence is another input.
-            source, index = (words, tokens) if number == 0 and not dropout else (x, None)
+            source, index = (word_vectors, tokens) if number == 0 and not dropout else (x, None)
             outputs, final = layer(source, packing, states[number], reset_states[number], index)
             skips = self.use_skip_connections and number > 0
             layers.append(outputs + x if skips else outputs)
@@ -148,7 +148,7 @@ class BidirectionalLSTM(Bidirectional):
 
     def forward(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         packing: Packing,
         state: BiLMState,
@@ -157,11 +157,11 @@ class BidirectionalLSTM(Bidirectional):
     ) -> tuple[Tensor, BiLMState]:
         """See `BiLM.run`."""
         # The state by rank, as the kernels keep it, and back by row after the last step.
-        row_order = packing.on(words.device).row_order
+        row_order = packing.on(word_vectors.device).row_order
         more = []
         for d in range(2):
             zeros: list[LSTMState | None] = [None] * self.config.num_layers
             resets = zeros if reset_state is None else reset_state.of_direction(d)
             more.append((packing, state.of_direction(d, row_order), resets))
-        layers, finals = self.run_stacks(words, tokens, more, state, dropout)
+        layers, finals = self.run_stacks(word_vectors, tokens, more, state, dropout)
         return layers, BiLMState.of_ranks(finals, row_order)

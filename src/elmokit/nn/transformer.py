@@ -183,13 +183,13 @@ class TransformerStack(nn.Module):
 
     def forward(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         layout: AttentionLayout,
         dropout: float,
     ) -> tuple[list[Tensor], list[Any]]:
         """The token vectors and the outputs of each block, (N, D) each; there are no states."""
-        layers = [F.embedding(tokens, words)]
+        layers = [F.embedding(tokens, word_vectors)]
         x = apply_dropout(layers[0], dropout)
         for layer in self.layers:
             x = layer(x, layout, dropout)
@@ -211,7 +211,7 @@ class BidirectionalTransformer(Bidirectional):
 
     def forward(
         self,
-        words: Tensor,
+        word_vectors: Tensor,
         tokens: Tensor,
         packing: Packing,
         state: BiLMState,
@@ -219,6 +219,6 @@ class BidirectionalTransformer(Bidirectional):
         dropout: float,
     ) -> tuple[Tensor, BiLMState]:
         """See `BiLM.run`."""
-        layout = AttentionLayout(packing, self.config, words)
-        layers, _ = self.run_stacks(words, tokens, [(layout,)] * 2, state, dropout)
+        layout = AttentionLayout(packing, self.config, word_vectors)
+        layers, _ = self.run_stacks(word_vectors, tokens, [(layout,)] * 2, state, dropout)
         return layers, state

@@ -110,11 +110,11 @@ highway = partial(differentiably, highway_forward, highway_backward)
 ROWS_OF_AN_OCTAVE = 8  # numbers of rows per power of two with which oneDNN is called
 
 
-def _multiply(x: Tensor, prepacked: Tensor, bias: Tensor | None) -> Tensor:
+def _onednn_linear(x: Tensor, prepacked: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, prepacked, bias, "none", [], "")
 
 
-def _prepacked(weight: Tensor) -> Tensor:
+def _in_onednn_layout(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
@@ -125,7 +125,7 @@ def _has_onednn(dtype: torch.dtype) -> bool:
         return False
     x = torch.arange(70 * 40, device="cpu").remainder(3).view(70, 40).to(dtype)
     try:
-        return torch.equal(_multiply(x, _prepacked(x), None), x @ x.T)
+        return torch.equal(_onednn_linear(x, _in_onednn_layout(x), None), x @ x.T)
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
 
@@ -139,7 +139,7 @@ class PrepackedLinear:
 
     def _prepack(self, weight: Tensor) -> None:
         self._is_prepacked = weight.device.type == "cpu" and _has_onednn(self.dtype)
-        self._weight = _prepacked(weight) if self._is_prepacked else weight
+        self._weight = _in_onednn_layout(weight) if self._is_prepacked else weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (M, K) -> (M, N)."""
@@ -152,7 +152,7 @@ class PrepackedLinear:
         # there are few: 17, 18, 20, 22, ... 32 rows, 36, 40, ... 64 rows.
         step = max(1, (1 << (rows - 1).bit_length()) // ROWS_OF_AN_OCTAVE)
         x = F.pad(x, (0, 0, 0, -rows % step)).contiguous()
-        return _multiply(x, self._weight, self._bias)[:rows]
+        return _onednn_linear(x, self._weight, self._bias)[:rows]
 
     def __getstate__(self) -> dict[str, Any]:
         """The weight in PyTorch's layout: oneDNN's depends on the machine."""

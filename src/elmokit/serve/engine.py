@@ -39,7 +39,7 @@ def cost(sentences: Iterable[Sequence[str]]) -> int:
 
 
 @dataclass(eq=False)
-class Waiting:
+class PendingRequest:
     """A request in the queue, divided into parts of at most a batch each."""
 
     parts: deque[Sentences]
@@ -70,7 +70,7 @@ class Engine:
     ) -> None:
         self._embedder, self._observe = embedder, observe
         self._queue_words, self._batch_words = queue_words, batch_words
-        self._waiting: deque[Waiting] = deque()  # in the order of their turns
+        self._waiting: deque[PendingRequest] = deque()  # in the order of their turns
         self.words_waiting = 0  # `cost` of their next parts
         self._thread = ThreadPoolExecutor(1, "elmokit-engine")
         self._work: asyncio.Task[None] | None = None
@@ -97,19 +97,21 @@ class Engine:
         """
         self.check_room()
         parts = deque(chunks(sentences, self._batch_words))
-        request = Waiting(parts, len(sentences), output, asyncio.get_running_loop().create_future())
+        request = PendingRequest(
+            parts, len(sentences), output, asyncio.get_running_loop().create_future()
+        )
         self._enqueue(request)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
         return request.vectors
 
-    def _enqueue(self, request: Waiting) -> None:
+    def _enqueue(self, request: PendingRequest) -> None:
         self._waiting.append(request)
         self.words_waiting += cost(request.parts[0])
 
-    def _next_batch(self) -> dict[Output, list[tuple[Waiting, Sentences]]]:
+    def _next_batch(self) -> dict[Output, list[tuple[PendingRequest, Sentences]]]:
         """Take the next parts of the requests whose turn it is: as many as fit, at least one."""
-        batch: dict[Output, list[tuple[Waiting, Sentences]]] = {}
+        batch: dict[Output, list[tuple[PendingRequest, Sentences]]] = {}
         words = 0
         while self._waiting:
             request = self._waiting[0]
@@ -135,7 +137,7 @@ class Engine:
                 release_freed_memory()
                 self._released = time.monotonic()
 
-    async def _answer(self, output: Output, parts: list[tuple[Waiting, Sentences]]) -> None:
+    async def _answer(self, output: Output, parts: list[tuple[PendingRequest, Sentences]]) -> None:
         """Embed parts of requests; an error is only that of the request which caused it."""
         sentences = [sentence for _, part in parts for sentence in part]
         loop = asyncio.get_running_loop()
@@ -161,5 +163,7 @@ class Engine:
         state = self._embedder.model.single_sentence_state
         if pooling is None:
             return list(self._embedder.embed(sentences, layers, state))
-        kind = pooling.name, pooling.normalize
-        return list(self._embedder.encode(sentences, *kind, layers, state))
+        vectors = self._embedder.encode(
+            sentences, pooling.name, pooling.normalize, layers=layers, state=state
+        )
+        return list(vectors)

@@ -157,20 +157,20 @@ class TokenizeRequest(BaseModel):
 # --- elmokit --------------------------------------------------------------------------------------
 
 
-class Own(BaseModel):
+class ElmokitRequest(BaseModel):
     """A request of elmokit's own."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class CompareRequest(Own):
+class CompareRequest(ElmokitRequest):
     """POST /compare: how similar a word's vectors are in several sentences, layer by layer."""
 
     word: Word
     sentences: Annotated[list[Text], Field(min_length=1, max_length=MAX_COUNT)]
 
 
-class NeighborsRequest(Own):
+class NeighborsRequest(ElmokitRequest):
     """POST /neighbors: the uses of a word that are nearest to its use in a sentence."""
 
     word: Word
@@ -180,7 +180,7 @@ class NeighborsRequest(Own):
     layers: OneLayer = "top"
 
 
-class SensesRequest(Own):
+class SensesRequest(ElmokitRequest):
     """POST /senses: a map of a word's uses, or of those of two words, and their clusters."""
 
     word: Word
@@ -191,13 +191,13 @@ class SensesRequest(Own):
     layers: OneLayer = "top"
 
 
-class ScoreRequest(Own):
+class ScoreRequest(ElmokitRequest):
     """POST /score: log-probabilities of words."""
 
     inputs: Texts
 
 
-class SubstitutesRequest(Own):
+class SubstitutesRequest(ElmokitRequest):
     """POST /substitutes: words that could take the place of others."""
 
     sentence: Text
@@ -206,7 +206,7 @@ class SubstitutesRequest(Own):
     direction: Literal["both", "forward", "backward"] = "both"
 
 
-class NextWordsRequest(Own):
+class NextWordsRequest(ElmokitRequest):
     """POST /next_words: words that could follow, or precede, the given ones."""
 
     sentence: Text
@@ -214,7 +214,7 @@ class NextWordsRequest(Own):
     direction: Literal["forward", "backward"] = "forward"
 
 
-class PredictRequest(Own):
+class PredictRequest(ElmokitRequest):
     """POST /predict: answers of the task model. The inputs are those of its task, for most tasks
     texts.
     """

@@ -250,7 +250,7 @@ class StoreWriter:
                 path.unlink() if path.is_file() else shutil.rmtree(path)
             index.write(directory)
 
-    def shards(self) -> dict[int, Shard]:
+    def read_shards(self) -> dict[int, Shard]:
         """The complete shards by their number; damaged and truncated files do not count."""
         shards = {}
         paths = sorted(self.directory.glob("part-*.safetensors"))
@@ -284,7 +284,7 @@ class StoreWriter:
 
     def finish(self, num_parts: int) -> None:
         """Count sentences and words, and mark the store complete."""
-        shards = self.shards()
+        shards = self.read_shards()
         offsets = [shards[number].offsets for number in range(num_parts)]
         finished = replace(
             self.index,

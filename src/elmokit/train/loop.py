@@ -34,10 +34,11 @@ from elmokit.train.snapshots import (
 from elmokit.train.trainer import Settings, Trainer
 
 CHECKPOINTS, LOG = "checkpoints", "log.jsonl"  # in the directory of a run
-KEPT = 2  # checkpoints
+MAX_CHECKPOINTS = 2  # older snapshots are removed
 SMOOTHING = 0.9  # weight of the past in the smoothed loss
-RISE = 1.5  # nats per word of the smoothed loss above its minimum, where training has diverged
-HALVINGS = 3  # of the learning rate in a run, after which it is not the cause of a divergence
+# Training has diverged if the smoothed loss exceeds its minimum by so many nats per word.
+DIVERGENCE_THRESHOLD = 1.5
+MAX_LR_HALVINGS = 3  # in a run: after these, the learning rate is not what makes it diverge
 
 Reason = Literal["end", "words", "hours"]
 
@@ -181,7 +182,7 @@ class _Run:
         snapshot, step = self.trainer.snapshot(), self.trainer.step
         losses = [loss.tolist() for loss in self.losses]
         snapshot.progress.update(loop=asdict(self.curve), losses=losses, run=self.identity)
-        self.on_rank_zero(lambda: write_snapshot(self.checkpoints, step, snapshot, KEPT))
+        self.on_rank_zero(lambda: write_snapshot(self.checkpoints, step, snapshot, MAX_CHECKPOINTS))
         self.saved = step
 
     def restore(self) -> bool:
@@ -262,7 +263,7 @@ class _Run:
     def has_diverged(self, losses: list[float], norm: float) -> bool:
         """True if the loss is not finite, or has clearly risen."""
         smoothed = self.curve.smoothed
-        has_risen = smoothed is not None and smoothed > self.curve.lowest + RISE
+        has_risen = smoothed is not None and smoothed > self.curve.lowest + DIVERGENCE_THRESHOLD
         return has_risen or not math.isfinite(sum(losses) + norm)
 
     def go_back(self) -> None:
@@ -272,10 +273,10 @@ class _Run:
             ValueError: It has been halved often enough.
         """
         trainer, step, factor = self.trainer, self.trainer.step, self.trainer.rate_factor / 2
-        if factor < 0.5**HALVINGS:
+        if factor < 0.5**MAX_LR_HALVINGS:
             raise ValueError(
-                f"the loss diverged at step {step}, even with 1/{2**HALVINGS} of the learning "
-                "rate: check the corpus, set a lower learning rate, or use dtype float32"
+                f"the loss diverged at step {step}, even with 1/{2**MAX_LR_HALVINGS} of the "
+                "learning rate: check the corpus, set a lower learning rate, or use dtype float32"
             )
         # Where it diverges from the same snapshot again, the snapshot itself is presumed bad.
         if self.saved == self.restored:

@@ -109,7 +109,7 @@ class Objective:
         """Read the pending text of a snapshot next, if any, and then the sentences."""
         raise NotImplementedError
 
-    def next_batch(self, draws: torch.Generator) -> LocalBatch:
+    def next_batch(self, generator: torch.Generator) -> LocalBatch:
         """What this process computes of the next batch; called on a thread beside the step before.
 
         Every process draws the same numbers.
@@ -154,7 +154,7 @@ class WindowLikelihood(Objective):
             sentences, self.vocab, self.batch_size, self.unroll_steps, pending
         )
 
-    def next_batch(self, draws: torch.Generator) -> LocalBatch:
+    def next_batch(self, generator: torch.Generator) -> LocalBatch:
         rows = self._rows
         window, count = self.stream.next_window(rows), rows.stop - rows.start
         packing = Packing.rectangle(self.unroll_steps, count)
@@ -165,7 +165,7 @@ class WindowLikelihood(Objective):
         #   row 1   c2  c3  c4   c5  <S> d1        with probability `fresh_starts`
         if self.fresh_starts:
             shape = self.unroll_steps, self.batch_size
-            drawn = torch.rand(shape, generator=draws, device="cpu")[:, rows]
+            drawn = torch.rand(shape, generator=generator, device="cpu")[:, rows]
             resets = window.begins & (drawn < self.fresh_starts).flatten()
             packing = replace(packing, resets=resets)
         weight = count / self.batch_size
@@ -212,7 +212,7 @@ class SentenceLikelihood(SentenceObjective):
 
     names = ("forward", "backward")
 
-    def next_batch(self, draws: torch.Generator) -> LocalBatch:
+    def next_batch(self, generator: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
         sentences = [batch[index] for index in self.local(batch)]
         packed = PackedBatch.to_score(sentences, self.batch_size)
@@ -230,9 +230,9 @@ class MaskedWords(SentenceObjective):
 
     names = ("masked",)
 
-    def next_batch(self, draws: torch.Generator) -> LocalBatch:
+    def next_batch(self, generator: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
-        drawn = draw_hidden(list(map(len, batch)), HIDDEN_SHARE, draws)
+        drawn = draw_hidden(list(map(len, batch)), HIDDEN_SHARE, generator)
         local = self.local(batch)
         sentences, hidden = [batch[index] for index in local], [drawn[index] for index in local]
         packed = PackedBatch.to_embed(sentences, self.batch_size)

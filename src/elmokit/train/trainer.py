@@ -36,14 +36,14 @@ Settings: TypeAlias = PretrainConfig | FinetuneConfig
 
 @dataclass(frozen=True)
 class _Prefetched:
-    """The input of a step, and the state of the reader and of the draws before it was made."""
+    """The input of a step; reader and RNG state before it was built."""
 
     position: Any
     pending: Any
-    draws: Tensor
+    generator_state: Tensor
     batch: LocalBatch
     ids: Tensor  # of the distinct words
-    # For each loss the ids of negative classes, and the draws for them; none with full softmax.
+    # For each loss the ids of the negative classes and the number of draws; none with full softmax.
     samples: list[tuple[Tensor, int]]
 
     def to(self, device: torch.device) -> _Prefetched:
@@ -109,7 +109,7 @@ class Trainer:
         # With as many samples as words, the full softmax gives the same loss faster.
         is_sampled = 0 < settings.num_samples < len(vocab)
         self.num_samples = settings.num_samples if is_sampled else 0
-        self.draws = torch.Generator().manual_seed(settings.seed)
+        self.generator = torch.Generator().manual_seed(settings.seed)
         if objective is None and encoder.carries_state:
             objective = WindowLikelihood
         elif objective is None:
@@ -157,11 +157,11 @@ class Trainer:
 
     def _prefetch(self) -> _Prefetched:
         """Read and encode the text of the next step, and draw its negative classes."""
-        before = self.reader.position, self.objective.stream.pending, self.draws.get_state()
-        batch, encoder = self.objective.next_batch(self.draws), self.bilm.token_encoder
+        before = self.reader.position, self.objective.stream.pending, self.generator.get_state()
+        batch, encoder = self.objective.next_batch(self.generator), self.bilm.token_encoder
         ids = encoder.pad_to_bucket(encoder.ids(batch.words, self.vocab))
         losses = self.objective.names if self.num_samples else ()
-        samples = [self.softmax.sample(self.num_samples, self.draws) for _ in losses]
+        samples = [self.softmax.sample(self.num_samples, self.generator) for _ in losses]
         return _Prefetched(*before, batch, ids, samples)
 
     def _next_input(self) -> _Prefetched:
@@ -234,7 +234,7 @@ class Trainer:
     def snapshot(self) -> Snapshot:
         """The complete state, from which `restore` goes on exactly, on any number of processes."""
         before = self._next_input()  # which the resumed run will read again
-        random = {"torch": torch.get_rng_state(), "draws": before.draws}
+        random = {"torch": torch.get_rng_state(), "draws": before.generator_state}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
         tensors = (
@@ -262,7 +262,7 @@ class Trainer:
         self.optimizer.restore(snapshot.with_prefix("optimizer"))
         self.objective.restore(snapshot.with_prefix("objective"))
         torch.set_rng_state(random["torch"])
-        self.draws.set_state(random["draws"])
+        self.generator.set_state(random["draws"])
         if "cuda" in random and self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
