@@ -119,8 +119,7 @@ def release_freed_memory() -> None:
     Weights that were read and then prepacked lie between blocks in use, so that glibc keeps their
     memory: 130 MB for a model of the original size.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is not None and hasattr(libc, "malloc_trim"):
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
 
 

@@ -123,8 +123,7 @@ def _with_leaves(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
         result._modules[name] = child and _with_leaves(child, leaves, dtype)
     for name, weight in module._parameters.items():
         if weight is not None:
-            weight = weight.detach().to(accumulation_dtype(dtype))
-            weight = nn.Parameter(weight, requires_grad=False)
+            weight = nn.Parameter(weight.detach().to(accumulation_dtype(dtype)), False)
         result._parameters[name] = weight
     return result.eval()
 

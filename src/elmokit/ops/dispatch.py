@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -108,6 +108,7 @@ class Implementation(NamedTuple):
     )
 
 
+PORTABLE_OPS = "lstm", "linear", "prepacked linear", "highway", "prepacked highway", "logsumexp"
 IMPLEMENTATIONS: dict[str, dict[str, Implementation]] = {
     "native": {
         "lstm": Implementation("native.lstm", _requires_prepacked_products, True),
@@ -121,13 +122,12 @@ IMPLEMENTATIONS: dict[str, dict[str, Implementation]] = {
         "unpack": Implementation("native.unpack", _requires_library_on_cpu),
     },
     "triton": {"lstm": Implementation("triton.lstm", _requires_lstm_on_cuda)},
-    "portable": dict.fromkeys(
-        ("lstm", "linear", "prepacked linear", "highway", "prepacked highway", "logsumexp"),
-        Implementation("portable", _requires_floats),
+    "portable": dict.fromkeys(PORTABLE_OPS, Implementation("portable", _requires_floats)),
+    "reference": dict.fromkeys(
+        (*PORTABLE_OPS, "char_conv", "prepacked char_conv", "unpack"),
+        Implementation("reference", _requires_floats),
     ),
 }
-REFERENCE = Implementation("reference", _requires_floats)  # has every op
-
 
 # --- The choice -----------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, 
     """
     reasons: dict[str, str | None] = {}
     for backend in reversed(BACKENDS):
-        if implementation := _implementation(op, backend):
+        if implementation := IMPLEMENTATIONS[backend].get(op):
             if BACKENDS.index(backend) > BACKENDS.index(get_backend()):
                 reasons[backend] = f"only {get_backend()} is allowed"
             else:
@@ -205,21 +205,15 @@ def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, 
     return reasons
 
 
-def _implementation(op: str, backend: str) -> Implementation | None:
-    return REFERENCE if backend == "reference" else IMPLEMENTATIONS[backend].get(op)
-
-
 @cache
-def _chosen(request: Request, allowed: str) -> tuple[Any, bool]:
-    """The module for a request, and its flag; `allowed` is a key of the cache."""
+def _chosen(request: Request, allowed: str) -> Any:
+    """The module for a request; `allowed` is a key of the cache."""
     reasons = explain(*request[:3], *request.sizes)
     backend, reason = list(reasons.items())[-1]
     if reason is not None:
         details = "; ".join(f"{name}: {why}" for name, why in reasons.items())
         raise ValueError(f"no backend runs {request.op} in {str(request.dtype)[6:]} ({details})")
-    implementation = cast(Implementation, _implementation(request.op, backend))
-    module = import_module(f"elmokit.ops.{implementation.module}")
-    return module, implementation.batch_invariant
+    return import_module(f"elmokit.ops.{IMPLEMENTATIONS[backend][request.op].module}")
 
 
 def choose(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> Any:
@@ -238,9 +232,4 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> An
         ValueError: If no backend that is allowed can run it, as with int8 where there is no
             compiled library.
     """
-    return _chosen(Request(op, device.type, dtype, sizes), get_backend())[0]
-
-
-def is_batch_invariant(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> bool:
-    """The flag of the implementation that `choose` picks."""
-    return _chosen(Request(op, device.type, dtype, sizes), get_backend())[1]
+    return _chosen(Request(op, device.type, dtype, sizes), get_backend())

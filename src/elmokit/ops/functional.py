@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from elmokit.ops.dispatch import choose, is_batch_invariant
+from elmokit.ops.dispatch import IMPLEMENTATIONS, choose, explain
 from elmokit.ops.packing import Packing
 from elmokit.runtime import accumulation_dtype, needs_grad
 
@@ -332,11 +332,12 @@ def prepack(op: str, weights: Any, dtype: torch.dtype) -> PrepackedOp:
         name, arguments, sizes = op, (layer,), layer.depths
     if op == "char_conv":
         arguments, sizes = (CharFilters(*weights),), (len(weights[0]),)
-    request = name, weights[0].device, dtype, *sizes
-    with torch.no_grad(), torch.autocast(weights[0].device.type, enabled=False):
-        run = getattr(choose(*request), f"prepack_{op}")(*arguments, dtype)
+    device = weights[0].device
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        run = getattr(choose(name, device, dtype, *sizes), f"prepack_{op}")(*arguments, dtype)
     if op == "lstm":
         run = partial(_run_prepacked_lstm, run, sizes, dtype)
     if op == "char_conv":
         run = partial(_run_prepacked_char_conv, run, *sizes, CharFilters(*weights).widest)
-    return PrepackedOp(run, is_batch_invariant(*request))
+    *_, chosen = explain(name, device.type, dtype, *sizes)
+    return PrepackedOp(run, IMPLEMENTATIONS[chosen][name].batch_invariant)

@@ -163,7 +163,8 @@ class Engine:
         state = self._embedder.model.single_sentence_state
         if pooling is None:
             return list(self._embedder.embed(sentences, layers, state))
-        vectors = self._embedder.encode(
-            sentences, pooling.name, pooling.normalize, layers=layers, state=state
+        return list(
+            self._embedder.encode(
+                sentences, pooling.name, pooling.normalize, layers=layers, state=state
+            )
         )
-        return list(vectors)

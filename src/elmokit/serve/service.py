@@ -257,8 +257,9 @@ class Service:
 
     def corpus_sentences(self) -> Iterator[tuple[str, ...]]:
         """Stream the sentences of the server's corpus; none without one."""
-        numbered = iter(()) if self._corpus is None else self._corpus.sentences()
-        return (sentence for _, sentence in numbered)
+        if self._corpus is not None:
+            for _, sentence in self._corpus.sentences():
+                yield sentence
 
 
 async def _is_gone(request: Request) -> None:

@@ -278,9 +278,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def check(self, example: LabelledText) -> None:
         check_label(example.label)
 
-    def sentences_to_count(self, examples: Sequence[LabelledText]) -> Iterator[Words]:
-        # Phrases repeat words of their sentence, which is an example itself.
-        return (example.words for example in examples if not example.is_phrase)
+    def is_counted(self, example: LabelledText) -> bool:
+        return not example.is_phrase  # whose sentence is an example, too
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
         return {"labels": sorted({example.label or "" for example in examples})}

@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from elmokit.checkpoints import ModelSource, load
 from elmokit.fs import check_output
-from elmokit.nn import ScalarMix
 from elmokit.progress import ProgressBar
 from elmokit.runtime import fork_rng, pick_device
 from elmokit.tasks import FitConfig, WordsConfig
@@ -327,7 +326,8 @@ def fit(
     sets.append(_read(task, "development", dev_examples, "score"))
     if test_examples is not None:
         sets.append(_read(task, "test", test_examples, "score"))
-    table = WordTable.from_sentences(task.sentences_to_count(sets[0]))
+    counted = filter(task.is_counted, sets[0])
+    table = WordTable.from_sentences(chain.from_iterable(map(task.sentences, counted)))
 
     # Compute the layers of a frozen biLM, train, and keep the best weights.
     with fork_rng():
@@ -344,8 +344,7 @@ def fit(
     best = best_of([epoch.scores[metric] for epoch in epochs])
     num_words = sum(len(sentence) for example in sets[0] for sentence in task.sentences(example))
     in_epochs = sum(epoch.seconds for epoch in epochs)
-    mixes = [cast(ScalarMix, mix) for mix in network.words.mixes]
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    mixes: Any = network.words.mixes
     report = FitReport(
         task=task.name,
         metric=metric,
@@ -355,7 +354,7 @@ def fit(
         by_label=scores.by_label,
         confusion=scores.confusion,
         mixes=[LearnedMix(mix.layer_weights().tolist(), mix.gamma.item()) for mix in mixes],
-        parameters=sum(parameter.numel() for parameter in parameters),
+        parameters=sum(weight.numel() for weight in network.parameters() if weight.requires_grad),
         examples=len(sets[0]),
         words=num_words,
         words_per_second=num_words * len(epochs) / max(in_epochs, 1e-9),

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
@@ -255,9 +254,9 @@ class Task(ABC, Generic[Example, Prediction]):
         """ValueError if an example to train on, or to score, is inconsistent or has no answer."""
         return
 
-    def sentences_to_count(self, examples: Sequence[Example]) -> Iterator[Words]:
-        """The sentences of a training set whose words are counted for the word table."""
-        return chain.from_iterable(map(self.sentences, examples))
+    def is_counted(self, example: Example) -> bool:
+        """Whether the word table counts the words of a training example."""
+        return True
 
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
         """What the network must know of a training set, such as its labels, as JSON values."""
