@@ -44,8 +44,8 @@ word of more than {max_bytes} bytes, only the first {max_bytes} are read.
   seed {seed}, on {device}
 {perplexities}"""
 CONTINUED = """
-This run began with the weights of a model that had read {first:,} words, and read {second:,}. The header of the command
-below has the settings of all runs.
+This run began with the weights of a model that had read {first:,} words, and read {second:,}. The files
+recipes/small/*.env have the settings of all runs.
 """
 WEAKNESSES = """
 ## Weak points
