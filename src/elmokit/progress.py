@@ -1,6 +1,4 @@
-"""The progress of long jobs: a bar on a terminal; in a log file or a notebook a line every half
-minute.
-"""
+"""Progress of long jobs: a bar on a terminal, elsewhere a line every half minute."""
 
 import sys
 from typing import Any
@@ -11,7 +9,7 @@ SECONDS_BETWEEN_LINES = 30
 
 
 class _Lines:
-    """A stream for a bar without a terminal: each update is a line of its own."""
+    """Line-buffered progress output for non-terminals."""
 
     def write(self, text: str) -> None:
         if line := text.strip(" \r\n"):

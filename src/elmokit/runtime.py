@@ -1,4 +1,4 @@
-"""Device, dtype and threads, and what PyTorch needs to be told."""
+"""PyTorch workarounds; devices, dtypes and limits of sentences."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def fork_rng() -> AbstractContextManager[None]:
 
 @contextmanager
 def pytorch_threads(number: int | None) -> Iterator[None]:
-    """Let PyTorch use `number` threads within the `with` block; None: as many as before."""
+    """Set PyTorch's number of threads within the `with` block; None: unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -113,8 +113,7 @@ def pytorch_threads(number: int | None) -> Iterator[None]:
 
 
 def release_freed_memory() -> None:
-    """Return the memory of freed tensors to the operating system; does nothing without glibc, where
-    none is kept.
+    """Return the memory of freed tensors to the operating system; no-op without glibc.
 
     Weights that were read and then prepacked lie between blocks in use, so that glibc keeps their
     memory: 130 MB for a model of the original size.
@@ -146,7 +145,7 @@ def disable_compile(method: Method) -> Method:
 
 
 class _WithoutInitialValues(TorchFunctionMode):
-    """Skips initialization, for which PyTorch would import its compiler on the meta device."""
+    """Skips initialization, as on the meta device it would import PyTorch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", None) in INITIALISERS:
@@ -156,6 +155,6 @@ class _WithoutInitialValues(TorchFunctionMode):
 
 @contextmanager
 def init_on_meta() -> Iterator[None]:
-    """Within the `with` block, modules have shapes but no weights: those of a file are assigned."""
+    """Create modules without weights within the `with` block; a file's are assigned later."""
     with torch.device("meta"), _WithoutInitialValues():
         yield

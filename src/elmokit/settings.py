@@ -1,5 +1,4 @@
-"""The one validator of settings: their annotations say what they may be, and `check` holds them to
-it.
+"""Validates dataclass fields against their annotations.
 
     @dataclass(frozen=True)
     class NetworkConfig:
@@ -11,7 +10,7 @@ it.
         def __post_init__(self) -> None:
             check(self)
 
-What is read from JSON becomes such a dataclass by `conform(NetworkConfig, values)`.
+`conform(NetworkConfig, values)` converts JSON values to such a dataclass.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MAX_INTEGER = 1 << 63  # an integer must fit 64 bits: JSON has larger ones
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Which numbers are allowed, in words and as a function."""
+    """A range of allowed numbers, in words and as a function."""
 
     words: str
     allows: Callable[[float], bool]
@@ -102,7 +101,7 @@ def _describe(kind: Any) -> str:
 
 
 def _conform_number(kind: type, value: Any) -> int | float | None:
-    """The number as one of Python's; None if it is no number of this kind, or not finite."""
+    """Convert a number to Python's; None if it has another type, or is not finite."""
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         return None
     number = int(value) if isinstance(value, Integral) else float(value)
@@ -114,7 +113,7 @@ def _conform_number(kind: type, value: Any) -> int | float | None:
 
 
 def _conform_object(kind: Any, values: dict[str, Any], name: str) -> Any:
-    """A dataclass from the values of its fields."""
+    """Build a dataclass from the values of its fields."""
     fields = _fields(kind)
     required = {
         field.name
@@ -198,8 +197,7 @@ def conform(kind: Any, value: Any, name: str = "it") -> Any:
 
 
 def check(config: Any) -> None:
-    """Check settings that are given to a frozen dataclass against their annotations, for its
-    `__post_init__`.
+    """Check the fields of a frozen dataclass against their annotations, in its `__post_init__`.
 
     Args:
         config: The dataclass. Settings are converted as by `conform`.

@@ -1,5 +1,4 @@
-"""Work on any number of threads: chunks of a loop, the two stacks of a biLM, and batches in a
-pipeline.
+"""Runs chunks of a loop, the two stacks of a biLM, or batches of a pipeline on several threads.
 
 As many threads are used as PyTorch would use (`torch.get_num_threads()` of the caller, which this
 never changes). Tasks run on threads of our own, each of which PyTorch treats as single-threaded. A
@@ -27,10 +26,10 @@ CPU = torch.device("cpu")
 
 
 class _OfThread(threading.local):
-    # how many the work of this thread may use; None: as many as PyTorch would
+    # limit for work started by this thread; None: PyTorch's setting
     threads: int | None = None
-    group = ""  # of pools: those of a group wait for no work of others
-    # that of the pool for computing to which this thread belongs, if any
+    group = ""  # pool namespace: groups never block each other
+    # size of the "work" pool that this thread belongs to, if any
     pool_size: int | None = None
 
 
@@ -52,7 +51,7 @@ def _on_new_thread(function: Callable[..., Result], *arguments: int) -> Result:
 
 
 def thread_pool(kind: str, size: int) -> ThreadPoolExecutor:
-    """The pool of that many threads for "work", for "items" that wait for work, or another kind."""
+    """The pool of `size` threads for "work", for "items" that wait for work, or another kind."""
     key = (_of_thread.group, kind, size)
     with _pools_lock:
         if key not in _pools:
@@ -99,7 +98,7 @@ def limited_threads(number: int, group: str) -> Iterator[None]:
 def _in_the_same_mode(
     task: Callable[[], Result], threads: int, records_gradients: bool = False
 ) -> Callable[[], Result]:
-    """The task with the caller's modes of PyTorch, except for gradients, and so many threads."""
+    """Wrap a task to run with the caller's autocast/inference mode and a thread limit."""
     group, inference = _of_thread.group, torch.is_inference_mode_enabled()
     autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     modes = [(device, torch.get_autocast_dtype(device)) for device in autocast]
@@ -119,7 +118,7 @@ def _in_the_same_mode(
 
 
 def _finished(futures: list[Future[Result]]) -> list[Result]:
-    """All results; if a task fails, the others have ended before its error is raised."""
+    """Wait for all tasks, then return their results or raise the first error."""
     try:
         wait(futures)
     except BaseException:
@@ -255,7 +254,7 @@ def parallel_rows(
 
 
 def run_ahead(task: Callable[[], Result]) -> Future[Result]:
-    """Begin a task on a thread beside the caller's, one at a time: preparing the next batch."""
+    """Start a task on a background thread, one at a time, such as preparing the next batch."""
     return thread_pool("items", 1).submit(_in_the_same_mode(task, 1))
 
 

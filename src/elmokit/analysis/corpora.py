@@ -1,4 +1,4 @@
-"""Where a word is looked for: text, or the vectors that `elmokit embed` wrote of one."""
+"""Searchable corpora: text, or vectors stored by `elmokit embed`."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class StoredCorpus(Corpus):
             yield line + 1, sentence
 
     def choose_layers(self, layers: str | int | None) -> str | int:
-        """As of text, but with the stored representation as the default, if it is one."""
+        """Defaults to the stored representation if there is only one."""
         if self.layers == "all":
             return super().choose_layers(layers)
         layers = super().choose_layers(self.layers if layers is None else layers)

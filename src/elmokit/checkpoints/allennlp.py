@@ -57,7 +57,7 @@ CHARACTERS = "_token_embedder._char_embedding_weights"
 
 
 def translated(name: str, patterns: Mapping[str, str], parts: Mapping[str, str]) -> str | None:
-    """The name by the pattern for `name`, with its parts replaced; None if there is no such one."""
+    """Rename by the first matching pattern; None if none matches."""
     for pattern, replacement in patterns.items():
         if match := re.fullmatch(pattern, name):
             ours = match.expand(replacement)
@@ -68,7 +68,7 @@ def translated(name: str, patterns: Mapping[str, str], parts: Mapping[str, str])
 
 
 def bilm_name(name: str) -> str | None:
-    """The name of the weight of a `BiLM`; None if it is not one of AllenNLP's biLM."""
+    """Rename a weight of AllenNLP's biLM to that of `BiLM`; None if it is another name."""
     return translated(name, PATTERNS, IN_A_LAYER)
 
 

@@ -244,13 +244,13 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 
 def without_spare_row(name: str, shape: Shape) -> Shape:
-    """The shape of a dataset without the 262nd row of characters, which no character uses."""
+    """Drop the 262nd row of characters, which no character uses, from a shape."""
     has_spare_row = name == "char_embed" and shape[:1] == (NUM_CHARACTERS + 1,)
     return (NUM_CHARACTERS, *shape[1:]) if has_spare_row else shape
 
 
 def _shape(name: str, dataset: h5py.Dataset) -> Shape | None:
-    """The shape of a dataset; None for what is no array of floats in this very file."""
+    """The shape of a dataset; None unless it is a float array stored in this file."""
     shape = dataset.shape  # HDF5's null datasets have none
     is_weight = dataset.dtype.kind == "f" and not dataset.is_virtual and not dataset.external
     return without_spare_row(name, shape) if is_weight and shape is not None else None

@@ -133,8 +133,7 @@ def convert(
 
 
 def card_with_metadata(model: Pretrained, name: str, license: str | None = None) -> str:
-    """The card of a model with the metadata by which the Hub lists it; metadata that the card has
-    is kept.
+    """Add Hub metadata to a card, keeping existing entries.
 
     Args:
         model: The model; one without a card gets a short one.

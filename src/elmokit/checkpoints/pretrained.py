@@ -49,7 +49,7 @@ def errors_naming(path: str | Path) -> Iterator[None]:
 
 
 def shapes_in(tensors: Mapping[str, Any]) -> dict[str, Shape | None]:
-    """The shapes of tensors; None for what is no array of floats that its storage holds."""
+    """The shapes of tensors; None unless it is a float array that its storage holds."""
 
     def is_weight(value: Any) -> bool:
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -65,7 +65,7 @@ def shapes_in(tensors: Mapping[str, Any]) -> dict[str, Shape | None]:
 
 
 def numbered(shapes: Mapping[str, Any], name: str) -> list[Any]:
-    """The shapes of name.format(0), name.format(1), ..., of as many layers as a model may have."""
+    """The shapes of name.format(0), name.format(1), ..., up to the maximum number of layers."""
     names = map(name.format, range(MAX_LAYERS + 1))
     return [shapes[name] for name in names if name in shapes]
 
@@ -78,7 +78,7 @@ def check_shapes(
     Args:
         source: The file or model, for the message.
         expected: The shapes that the configuration asks for, by name.
-        actual: The shapes in `source`, by name; None for what is no weight.
+        actual: The shapes in `source`, by name; None for non-weights.
 
     Raises:
         CheckpointError: They differ; the message lists every missing, unexpected and wrong-shaped

@@ -303,7 +303,7 @@ def find_prefix(path: str | Path) -> Path | None:
 
 
 def dataset_name(variable: str) -> str | None:
-    """The name of a variable in the HDF5 format; None for what is no weight of a model."""
+    """The name of a variable in the HDF5 format; None for non-weights."""
     if match := PLAIN.fullmatch(variable):
         return match[1]
     if match := MIX.fullmatch(variable):

@@ -76,7 +76,7 @@ VERBS: dict[str, Any] = {
 
 
 def help_of(verb: Any) -> str:
-    """The text of a verb's help; it is that of the origin of a generic class, such as Fit."""
+    """The help text of a verb, or of the origin of a generic one such as Fit."""
     return cleandoc((get_origin(verb) or verb).__doc__ or "")
 
 
@@ -84,8 +84,8 @@ def parse(arguments: Sequence[str]) -> Any:
     """The verb that a command line names, with its options.
 
     Raises:
-        SystemExit: After help, which `elmokit help VERB`, and no argument at all, ask for too; or
-            an option is wrong.
+        SystemExit: After printing help (also for `help VERB` or no arguments), or an option is
+            wrong.
         ValueError: There is no such verb.
     """
     if not arguments or arguments[0] == "help":

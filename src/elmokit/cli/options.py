@@ -13,7 +13,7 @@ UNSET = arg(help_behavior_hint="")  # no "(default: None)": the help text itself
 
 
 def state_defaults_in_text(settings: type) -> None:
-    """Apply `UNSET` to settings that default to None or (), whose help text says what that is."""
+    """Hide defaults None and (), which the help text explains."""
     types = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
         if field.default in (None, ()):

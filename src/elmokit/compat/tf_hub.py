@@ -49,7 +49,7 @@ def _strings(values: Any, dimensions: int) -> list[Any]:
 
 
 class Module(nn.Module):
-    """The module of a handle, the mix of which learns if it is `trainable`.
+    """Module for a handle; `trainable` makes the mix learnable.
 
     Every sentence starts from zeros, so that results do not depend on the batch.
     """

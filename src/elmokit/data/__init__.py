@@ -1,10 +1,10 @@
-"""Text in files, however it is written there, and batches of its sentences.
+"""Reads and writes text, tables and annotated files, and packs batches of sentences.
 
-- `TextFile`: text, found in directories, and how it is read, which `show_reading` prints
+- `TextFile`: text files and how they are read, which `show_reading` prints
 - `read_rows`, `write_table`, `is_table`: tables in files and in memory
 - `TaggedFile`, `TaggedSentence`: annotated words, read and written
-- `PackedBatch`: sentences to embed or to score, side by side; `chunks`: consecutive ones of about
-  one size
+- `PackedBatch`: sentences to embed or to score, side by side
+- `chunks`: lists of consecutive sentences of about equal size
 - `prepare`: raw text to shards
 """
 

@@ -79,7 +79,7 @@ class TaggedFile:
         tag_column: str | int | None = None,
         with_tags: bool = True,
     ) -> "TaggedFile":
-        """A file, by what its user or its name says of it.
+        """Build from explicit settings, else infer from the suffix.
 
         Args:
             path: The file.
@@ -110,7 +110,7 @@ class TaggedFile:
         return cls(Path(path), False, word_column, number, with_tags)
 
     def _lines(self) -> Iterator[Line]:
-        """All lines, numbered from 1; lines of words with their columns.
+        """Yield every line with its number; word lines have columns.
 
         ValueError if a token has another number of columns than those before, or the ids of CoNLL-U
         do not count up.

@@ -99,7 +99,7 @@ def _fasta_records(path: str | Path) -> Iterator[Record]:
 
 
 def _parquet_records(path: str | Path, columns: Sequence[str] | None) -> Iterator[Record]:
-    """Memory holds one row group."""
+    """Stream records, one row group in memory."""
     parquet = import_extra("pyarrow.parquet", "parquet")
     next(read_blocks(path), None)  # refuses pipes
     with parquet.ParquetFile(os.path.expanduser(path)) as table:
@@ -255,7 +255,7 @@ def write_table(
 
 
 def _write_parquet(path: Path, rows: Iterator[Mapping[str, Any]]) -> None:
-    """Memory holds one row group."""
+    """Stream records, one row group in memory."""
     arrow = import_extra("pyarrow", "parquet")
     parquet = import_extra("pyarrow.parquet", "parquet")
     writer = None

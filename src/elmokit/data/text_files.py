@@ -1,5 +1,5 @@
-"""Opens text files, and shows how each is read, in place of guessing whether its owner means that:
-which tokenizer splits its lines, and which column of a table is text.
+"""Opens text files, and reports how files are interpreted: which tokenizer splits the lines, and
+which column of a table is text.
 
 A file is raw text unless `elmokit prepare` wrote it or the caller says that it is tokenized.
 """
@@ -106,7 +106,7 @@ class TextFile:
         return (line for line, _ in self.rows(others=False))
 
     def rows(self, others: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Stream the lines with the other columns of their rows, which text has not."""
+        """Stream the lines with the other columns of their rows (none for plain text)."""
         if self.column is None and not is_table(self.path):
             yield from ((line, {}) for line in read_lines(self.path))
             return
@@ -119,9 +119,9 @@ class TextFile:
             yield from self.tokenizer.split_paragraph(line)
 
     def tokenized(self, directory: Path) -> Path:
-        """A file of its sentences, one per line: itself, or a copy in a directory if it is raw.
+        """The path of the text with one sentence per line: itself, or if it is raw, a copy.
 
-        A copy that is there already is used again.
+        A copy in the directory is reused.
         """
         if self.tokenizer.name == TOKENIZED:
             return self.path

@@ -400,7 +400,7 @@ class Embedder:
 
 
 def _sample(bilm: BiLM) -> list[list[float]]:
-    """The first numbers of every weight, by which a model that was trained since is told."""
+    """First values of every weight, to detect later training."""
     if bilm.is_prepacked:
         return []
     return [weight.flatten()[:8].tolist() for weight in bilm.state_dict().values()]

@@ -307,7 +307,7 @@ class FileJob:
         return report
 
     def _parts(self, kept: Set[int]) -> Iterator[_Part]:
-        """All parts but those that are kept, whose words are only counted."""
+        """Yield the parts to compute; count words of kept parts."""
         # Five lines, two in each part, of which part 1 is kept from an earlier run:
         #
         #   part 0   a, b   yielded       part 1   c, d   counted       part 2   e   yielded
@@ -321,7 +321,7 @@ class FileJob:
             number += 1
 
     def _counted(self, line: str) -> list[str]:
-        """The words of a line, which are counted."""
+        """Tokenize a line and update the counts."""
         count_truncated, words = self.embedder.count_truncated, self.text.tokenizer.tokenize(line)
         self.words += len(words)
         if truncated := count_truncated(words):

@@ -1,6 +1,6 @@
 """From sentences to vectors in four stages: plan -> encode -> run -> finalize.
 
-Batches are independent of each other but for carried state, so several are in progress at a time
+Unless state is carried, batches are independent, so several are in progress at a time
 (`threads.overlapped`).
 """
 
@@ -30,12 +30,12 @@ from elmokit.threads import num_threads, overlapped
 Sentences = Sequence[Sequence[str]]
 
 BATCH_WORDS, MIN_BATCH_WORDS = 8192, 1024
-MAX_LAYER_BYTES = 72 << 20  # of all layers of a batch, which has fewer words for wide models
-ROWS = 128  # of a batch, computed side by side
+MAX_LAYER_BYTES = 72 << 20  # limits the layers of a batch: wide models have smaller batches
+ROWS = 128  # rows of a batch, computed side by side
 GPU_FACTOR = 4  # times as many words and rows, so that a step outweighs its launch; not measured
 LONG_FACTOR = 2  # times as many words in a batch of long sentences
-CACHE_BYTES = 32 << 20  # of word vectors
-MAX_CACHED_LENGTH = 200  # characters of a word: text without white space would fill the memory
+CACHE_BYTES = 32 << 20  # memory for word vectors
+MAX_CACHED_LENGTH = 200  # characters per word: text without white space would fill the memory
 BATCHES_AHEAD = 2  # batches in progress at a time
 
 
@@ -57,8 +57,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class InitialState:
-    """The state that sentences start from: each of them from `state` (one row; None: zeros), or, if
-    it is carried, sentence i from the final state of sentence i - B, the first B from `state`.
+    """Initial state: `state` for every sentence, or carried over along B rows from `state` on.
+
+    If it is not carried, `state` has one row; None: zeros.
     """
 
     state: BiLMState | None = None
@@ -67,8 +68,7 @@ class InitialState:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The arrays of a batch as its `OutputSpec` says, how many of its words were truncated, and the
-    state after it.
+    """The arrays that an `OutputSpec` asks for, the number of truncated words, and the final state.
 
     With a pooling or a `storage_dtype` there is one array for the whole batch.
     """
@@ -82,21 +82,18 @@ class BatchResult:
 
 
 class WordCache:
-    """As many vectors (D,) float32 as fit into `num_bytes`; it is emptied when full.
-    Thread-safe.
-    """
+    """Caches vectors (D,) float32 in `num_bytes`; cleared when full. Thread-safe."""
 
     def __init__(self, dim: int, num_bytes: int) -> None:
         self.capacity, self._sizes = max(1, num_bytes // (4 * dim)), (dim, num_bytes)
-        with torch.inference_mode(
-            False
-        ):  # a tensor of inference mode could be written in that mode only
+        # Inference-mode tensors cannot be updated outside it.
+        with torch.inference_mode(False):
             self._vectors = torch.empty(self.capacity, dim, dtype=torch.float32, device="cpu")
         self._rows: dict[str, int] = {}
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[WordCache], tuple[int, int]]:
-        """A copy or pickle, as for another process, is empty."""
+        """Copies and pickles are empty."""
         return WordCache, self._sizes
 
     def clear(self) -> None:
@@ -104,9 +101,7 @@ class WordCache:
             self._rows.clear()
 
     def look_up(self, words: list[str]) -> tuple[Tensor, list[int]]:
-        """U words -> vectors (U, D), and the indices of words that are not cached, whose rows are
-        undefined.
-        """
+        """U words -> vectors (U, D), and the indices of missing words, whose rows are undefined."""
         with self._lock:
             rows = [self._rows.get(word, -1) for word in words]
             vectors = self._vectors[
@@ -115,11 +110,11 @@ class WordCache:
         return vectors, [number for number, row in enumerate(rows) if row < 0]
 
     def add(self, words: list[str], vectors: Tensor) -> None:
-        """Add distinct words, some of which another thread may have added; the first ones, if there
-        are too many.
+        """Add distinct words; another thread may have added some. Words beyond the capacity are
+        dropped.
         """
         with self._lock:
-            # All at once: else the order of use would have to be kept, for each word of each text.
+            # Drop all words: dropping the oldest would need the order of use, at each look-up.
             if len(self._rows) + len(words) > self.capacity:
                 self._rows.clear()
             kept = enumerate(words[: self.capacity])
@@ -137,11 +132,12 @@ class WordCache:
 
 
 class Pipeline:
-    """A model's biLM, prepacked for a device and a dtype, and the stages that use it.
+    """Runs the stages on a biLM that is prepacked for a device and a dtype.
 
     Attributes:
-        batch_words: Words of a batch, about. This and `rows` change vectors by rounding at most.
-        rows: Rows of a batch that are computed side by side.
+        batch_words: Approximate number of words in a batch. This and `rows` change vectors only by
+            rounding.
+        rows: Number of rows of a batch, computed side by side.
     """
 
     def __init__(self, model: Pretrained, device: torch.device, dtype: torch.dtype) -> None:
@@ -172,9 +168,7 @@ class Pipeline:
         return Plan(sentences, spec, outs)
 
     def encode(self, batch: PackedBatch) -> Tensor:
-        """The vectors (U, D) of the distinct words: those that are not in the cache go through the
-        token encoder.
-        """
+        """Look up or encode the distinct words, (U, D)."""
         if self.cache is None:
             return self.bilm.word_vectors(batch.words, self.model.vocab)
         #   words     the   cat   sat
@@ -193,8 +187,9 @@ class Pipeline:
         state: BiLMState | None = None,
         start: BiLMState | None = None,
     ) -> tuple[Tensor, BiLMState]:
-        """The layers (L+1, 2, N, D) in stream order, and the state after them; `state` and `start`
-        as in `BiLM.run`.
+        """Compute the layers (L+1, 2, N, D) in stream order, and the final state.
+
+        `state` and `start` are `state` and `reset_state` of `BiLM.run`.
         """
         (tokens,) = upload([batch.tokens], self.device)
         streams, after = self.bilm.run(word_vectors, tokens, batch.text.packing, state, start)
@@ -206,8 +201,10 @@ class Pipeline:
         return streams, after
 
     def finalize(self, batch: PackedBatch, streams: Tensor, plan: Plan) -> list[np.ndarray]:
-        """Fill the plan's arrays from the layers, or pool them. ValueError for numbers too large
-        for their dtype.
+        """Fill the plan's arrays from the layers, or pool them.
+
+        Raises:
+            ValueError: A number is too large for the dtype of the arrays.
         """
         # Two sentences with one boundary token at each end; only words have vectors:
         #
@@ -242,8 +239,8 @@ class Pipeline:
     def embed_batch(self, plan: Plan, start: BiLMState | None, rows: int) -> BatchResult:
         """Embed sentences that all start from one state, in rows that are filled evenly.
 
-        Each direction's first boundary gives the same state every time, so it is run once; its last
-        one has no output. So an encoder that carries state reads only the words.
+        For an encoder that carries state, the state after the leading boundary token is computed
+        once, so batches contain no boundary tokens.
 
         Args:
             plan: The sentences.
@@ -278,7 +275,7 @@ class Pipeline:
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """Without gradients, and without the autocast of a caller who trains something."""
+        """Disable gradients and the caller's autocast."""
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             yield
 
@@ -290,8 +287,9 @@ class Pipeline:
         return BatchResult(self.finalize(batch, streams, plan), truncated, state)
 
     def _after_boundary(self, start: BiLMState | None) -> BiLMState:
-        """The state after the boundary that each direction reads first, from `start` (one row;
-        None: zeros).
+        """The state after the leading boundary token of each direction, computed once.
+
+        `start` has one row; None: zeros.
         """
         known = self._after_boundaries.get(start is None)
         if known is None or known[0] is not start:
@@ -301,8 +299,8 @@ class Pipeline:
         return known[1]
 
     def _count_truncated(self, batch: PackedBatch) -> int:
-        """How many words of the text, not only distinct ones, are longer than the model reads."""
-        # First the distinct words as a whole: hardly ever is one of them too long.
+        """Count the words of the text that are longer than the model reads."""
+        # First check the distinct words together: they are hardly ever too long.
         count = self.bilm.token_encoder.count_truncated
         if not count(batch.words):
             return 0
@@ -312,7 +310,7 @@ class Pipeline:
     # --- All batches
 
     def start(self, state: StatePolicy | BiLMState | None, rows: int | None = None) -> InitialState:
-        """Where sentences start: by a policy (None: the model's own), or from a state of `rows`.
+        """The initial state of a policy (None: the model's own), or a given state of `rows` rows.
 
         Raises:
             ValueError: The model has no such state, or it has another number of rows.
@@ -333,14 +331,14 @@ class Pipeline:
         return InitialState(initial and initial.to(self.device))
 
     def are_long(self, sentences: Sentences) -> bool:
-        """Whether sentences are so long that a batch would have fewer of them than rows."""
+        """Whether a batch would hold fewer sentences than rows."""
         return sum(map(len, sentences)) * self.rows > len(sentences) * self.batch_words
 
     def split_evenly(self, sentences: Sentences) -> Iterable[list[Sequence[str]]]:
-        """Consecutive sentences in batches of about equal size: a small last one would cost nearly
-        as much as a full.
+        """Split sentences into batches of about equal size, as a small batch costs nearly as much
+        as a full one.
 
-        Batches of long sentences have more words, so that they have more rows.
+        Batches of long sentences have more words, to fill more rows.
         """
         # 20,000 words and boundaries, at most 8,192 of them in a batch: three of about 6,667, not
         # two of 8,192 and one of 3,616.

@@ -3,11 +3,11 @@
 - `read_lines`, `write_lines`, `read_blocks`: lines and bytes of plain, .gz or .zst files
 - `read_json`: JSON that is not trusted
 - `suffixes_of`: kind and compression by a file's name
-- `atomic_path`, `atomic_directory`: outputs that have their names when they are complete
+- `atomic_path`, `atomic_directory`: outputs that appear under their names when complete
 - `TABLES`, `COLUMNS`: suffixes of tables that are written, and of files with a word on each line
 - `check_output`: refuses an output before the work begins
-- `directory_lock`: one writer in a directory, who removes what killed ones left there
-- `remove_directory`: whole or not at all
+- `directory_lock`: exclusive directory lock; cleans up after killed writers
+- `remove_directory`: removes a directory whole or not at all
 """
 
 from elmokit.fs.atomic import (

@@ -33,7 +33,7 @@ UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 
 @contextmanager
 def _where_supported() -> Iterator[None]:
-    """Pass over the refusal of a file system that cannot do what the block asks for."""
+    """Ignore errors for operations the file system does not support."""
     try:
         yield
     except OSError as error:

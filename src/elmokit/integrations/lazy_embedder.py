@@ -18,10 +18,9 @@ _LOADING = Lock()
 
 
 class LazyEmbedder:
-    """An embedder that is loaded when it is first used; all of one model in a process share one.
+    """Loads an embedder on first use; a process shares one per model.
 
-    A pickle has the arguments and `content`, by which the caches of other libraries know whether
-    they have its vectors.
+    A pickle has the arguments and `content`, with which other libraries identify cached vectors.
 
     Attributes:
         arguments: `model`, `device` and `dtype` of `Embedder`.
@@ -37,7 +36,7 @@ class LazyEmbedder:
 
     @cached_property
     def content(self) -> str:
-        """The model's fingerprint: of its files as they are now, or were when it was loaded."""
+        """The model's fingerprint, computed from the files once, then cached."""
         return load(self.arguments[0], softmax=False).fingerprint()
 
     def get(self) -> Embedder:

@@ -44,7 +44,11 @@ def resolve_language_model(model: ModelSource, device: str | None) -> Pretrained
 
 
 def predictor(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    """The biLM, softmax and vocabulary. ValueError if one is missing, or they predict no words."""
+    """The biLM, softmax and vocabulary.
+
+    Raises:
+        ValueError: One is missing, or the encoder is not a language model.
+    """
     if model.softmax is not None and model.vocab is None:
         raise ValueError(
             f"the vocabulary is missing: put the file of the {len(model.softmax.weight):,} words "

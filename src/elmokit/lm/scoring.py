@@ -69,7 +69,7 @@ class Perplexity:
         state: str | None = None,
         batch_size: int = ROWS,
     ) -> Perplexity:
-        """Compute that of tokenized sentences; arguments as in `elmokit.lm.losses.log_losses`.
+        """Compute the perplexity of tokenized sentences, with the arguments of `log_losses`.
 
         Raises:
             ValueError: There is no word; and as `log_losses`.
@@ -80,7 +80,7 @@ class Perplexity:
         return reduce(add, (score.perplexity for score in scored), first.perplexity)
 
     def __add__(self, other: Perplexity) -> Perplexity:
-        """That of two texts together."""
+        """Combined perplexity of two texts."""
         return Perplexity(
             {name: loss + other.losses[name] for name, loss in self.losses.items()},
             self.sentences + other.sentences,
@@ -91,7 +91,7 @@ class Perplexity:
 
     @property
     def measure(self) -> str:
-        """Its name: perplexity or pseudo-perplexity."""
+        """The name of the measure: perplexity or pseudo-perplexity."""
         return "pseudo-perplexity" if "masked" in self.losses else "perplexity"
 
     @property

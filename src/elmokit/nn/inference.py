@@ -1,4 +1,4 @@
-"""A biLM for inference: the same modules, but leaves that hold prepacked weights."""
+"""A biLM for inference: modules with leaf layers replaced by prepacked ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elmokit.runtime import accumulation_dtype, init_on_meta
 from elmokit.threads import parallel_rows
 
 CHUNK_WORDS = 128  # so few that the output of one layer is still in cache for the next
-# Weights of at most so many values are compared at each call, of others about SAMPLED values.
+# Weights of up to WHOLE values are compared at each call; of larger ones, about SAMPLED values.
 WHOLE, SAMPLED = 8192, 64
 
 
@@ -113,7 +113,7 @@ SEQUENCE_LEAVES: Leaves = {LSTMLayer: PrepackedLSTMLayer, Projection: PrepackedP
 
 
 def _with_leaves(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
-    """The module with prepacked leaves; other weights are shared, or copied in a wider dtype."""
+    """Replace leaves by prepacked ones; share other weights, or copy them in a wider dtype."""
     for kind, prepacked in leaves.items():
         if isinstance(module, kind):
             return prepacked(module, dtype)
@@ -193,7 +193,7 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> PrepackedBiLM:
 
 
 def _sample(weight: Tensor) -> Tensor:
-    """A view of all values of a small weight, and of some of a large one, in one dimension."""
+    """A 1-D view of all values of a small weight, or of some values of a large one."""
     # The extent is how many values lie in memory from the first to the last.
     strides = zip(weight.shape, weight.stride(), strict=True)
     extent = 1 + sum((size - 1) * stride for size, stride in strides)

@@ -1,18 +1,18 @@
-"""Every operation that the network needs, and the only package that knows hardware.
+"""Operations with kernels, and the only package with code for particular hardware.
 
 `functional` has the signature of each op and `reference` says in a few lines of PyTorch what it
 computes. `dispatch` chooses which implementation runs: `portable` (PyTorch, any device, bounded
 memory), `triton` (on an NVIDIA GPU) or `native` (C, on a CPU).
 
 char_conv, highway, linear, linear_logsumexp, lstm      the ops
-prepack             an op without gradients, whose weights lie as a kernel reads them
-LSTMState           what a layer carries from step to step
+prepack             an op without gradients, with weights in the layout of its kernel
+LSTMState           state of a layer between steps
 Packing             the shape of a packed stream: rows, steps, resets
 PackedText          sentences in packed streams: where each token lies
 allocate            an array from a caching allocator
-upload              tensors to a GPU, in one copy
-set_backend         allows backends up to one
-describe_backends   which backends and kernels there are
+upload              copies tensors to a GPU at once
+set_backend         sets the highest allowed backend
+describe_backends   lists available backends and kernels
 """
 
 from elmokit.ops.dispatch import describe_backends, set_backend

@@ -1,9 +1,8 @@
-"""Every operation that the network needs: its signature, its dtype and its errors.
+"""The ops: their signatures, their dtypes and their errors.
 
 `reference` says in a few lines of PyTorch what each op computes, and `dispatch` chooses which
 implementation runs. An implementation is a module with the functions that this one calls: for most
-ops a function named like the op, and `prepack_{op}` where the op has a form without gradients whose
-weights are prepacked.
+ops a function named like the op, and `prepack_{op}` if the op has a form with prepacked weights.
 
 GEMMs run in the dtype of the weights, or in that of autocast; results are at least float32 unless
 an op says otherwise. The results of a prepacked map may have the dtype of its GEMMs.
@@ -301,7 +300,7 @@ def linear_logsumexp(
 
 
 class PrepackedOp(NamedTuple):
-    """An op without gradients, whose weights lie in the order in which a kernel reads them."""
+    """An op without gradients, with weights in the layout of its kernel."""
 
     run: Callable[..., Any]
     batch_invariant: bool  # whether rows are bitwise independent of the batch

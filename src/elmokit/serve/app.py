@@ -121,7 +121,7 @@ class Gate:
         return RequestError(401, code, f"{message}: Authorization: Bearer KEY", bearer)
 
     def _is_foreign(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether a browser asks for a page of another site, which itself may not reach us."""
+        """Whether a browser sends the request for another site's page."""
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if {"*", (origin or b"").decode("latin-1")} & set(self._config.cors):
             return False
@@ -135,8 +135,9 @@ class Gate:
 
 @cache
 def page() -> Response:
-    """One document, whose policy allows its own style and script, by their hashes, its empty icon,
-    and requests to this server. It shares the map of a word with the pages of `elmokit senses`.
+    """The page, with a CSP restricted to its hashed style and script.
+
+    It shares the map of a word with the pages of `elmokit senses`.
     """
     frame, style, script = (
         resources.files("elmokit.serve").joinpath(f"page.{kind}").read_text("utf-8")
@@ -169,9 +170,7 @@ def page() -> Response:
 
 @lru_cache(maxsize=1)
 def read_corpus(service: Service) -> tuple[dict[str, Any], list[Use]]:
-    """What /explore/corpus answers, and two uses of each of some of the corpus's words, one after
-    the other.
-    """
+    """Payload of /explore/corpus, and sample use pairs."""
     sentences = next(chunks(service.corpus_sentences(), WORDS_READ), [])
     counts = Counter(chain.from_iterable(sentences))
     words = [word for word, _ in counts.most_common() if word.isalpha() and word == word.lower()]

@@ -39,7 +39,7 @@ class RequestError(HTTPException):
 
 
 def error_response(error: HTTPException) -> Response:
-    """The answer to a request that is refused, also by FastAPI, whose codes are as not_found."""
+    """The answer to a refused request; FastAPI's own errors get a code such as not_found."""
     status = error.status_code
     code = getattr(error, "code", None) or HTTPStatus(status).name.lower()
     kind = "invalid_request_error" if status < 500 else "server_error"
@@ -55,12 +55,12 @@ def overloaded() -> RequestError:
 
 
 def invalid_request(message: str) -> RequestError:
-    """The error for a body with values that cannot be."""
+    """The error for a body with invalid values."""
     return RequestError(422, "invalid_request", message)
 
 
 def client_gone() -> RequestError:
-    """The error that nobody reads; its status, nginx's, is for the metrics."""
+    """499 (client closed request), recorded in metrics only."""
     return RequestError(499, "client_closed_request", "the client has gone")
 
 
@@ -78,9 +78,7 @@ MAX_COUNT = 100  # candidates, neighbors, sentences to compare, positions
 
 
 def _as_list(texts: Any) -> Any:
-    """A text in a list; an error of its own for token ids, which some clients of OpenAI's API send
-    by default.
-    """
+    """Put a text in a list; refuse token ids, which some clients of OpenAI send by default."""
     first = texts
     while isinstance(first, list) and first:
         first = first[0]
@@ -158,7 +156,7 @@ class TokenizeRequest(BaseModel):
 
 
 class ElmokitRequest(BaseModel):
-    """A request of elmokit's own."""
+    """Base of elmokit's own requests, which rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 

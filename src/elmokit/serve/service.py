@@ -180,7 +180,7 @@ class Service:
         return sentences, await self._wait_for(request, vectors, timeout_factor)
 
     async def run(self, request: Request, job: Callable[[Check], Result]) -> Result:
-        """Run a job, which may take seconds, on a thread; its ValueError is one of the client.
+        """Run a job, which may take seconds, on a thread; ValueError becomes a 422.
 
         A job that begins while there is no other may use all cores; others compute on one.
         """
@@ -209,7 +209,7 @@ class Service:
     async def _wait_for(
         self, request: Request, result: asyncio.Future[Result], timeout_factor: float = 1
     ) -> Result:
-        """The result of work, which is cancelled if its time is up or the client has gone."""
+        """Wait for a result; cancel the work after the timeout or when the client has gone."""
         gone = asyncio.ensure_future(_is_gone(request))
         timeout = self.config.timeout * timeout_factor
         try:
@@ -256,13 +256,13 @@ class Service:
         return WordUses(dict(zip(sample, vectors, strict=True)), count)
 
     def corpus_sentences(self) -> Iterator[tuple[str, ...]]:
-        """Stream the sentences of the server's corpus; none without one."""
+        """Stream the sentences of the server's corpus, if it has one."""
         if self._corpus is not None:
             for _, sentence in self._corpus.sentences():
                 yield sentence
 
 
 async def _is_gone(request: Request) -> None:
-    """Wait until the client disconnects; for after the body."""
+    """Wait until the client disconnects; call only once the body is read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -294,7 +294,7 @@ Counts = np.ndarray  # (2, 2): rows of recall and precision, each a numerator an
 
 
 def _muc(clusters: list[set], other: list[set]) -> tuple[float, float]:
-    """Number of links that the other partition has, too, and of all (Vilain et al. 1995)."""
+    """(shared links, all links) (Vilain et al. 1995)."""
     right = links = 0
     for cluster in clusters:
         # The parts into which the other partition divides the cluster, and mentions that it lacks.
@@ -305,7 +305,7 @@ def _muc(clusters: list[set], other: list[set]) -> tuple[float, float]:
 
 
 def _b_cubed(clusters: list[set], other: list[set]) -> tuple[float, float]:
-    """Sum over mentions of the share of its cluster in its other one; number of mentions."""
+    """(sum of per-mention overlaps, number of mentions)."""
     shared = 0.0
     for cluster in clusters:
         shared += sum(len(cluster & part) ** 2 for part in other) / len(cluster)

@@ -227,7 +227,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
                 rows = []
 
     def _without_comments(self, rows: list[list[str]]) -> list[list[str]]:
-        """If words are the first column, a row with "#" and all columns is no comment."""
+        """Drop comments; keep a full-width row whose word is "#"."""
         widths: set[int] = set()
         if self.config.word_column == 0:
             widths = {len(row) for row in rows if not row[0].startswith("#")}

@@ -56,7 +56,7 @@ class Tokenizer:
 
 
 class ChunkCache(dict[str, tuple[str, ...]]):
-    """The tokens of chunks, found by a regular expression; it begins anew when it is full."""
+    """Cache of chunk -> tokens, cleared when full."""
 
     def __init__(self, rules: re.Pattern[str]) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class ChunkCache(dict[str, tuple[str, ...]]):
 
 
 class ChunkRules:
-    """A tokenizer defined by regular expressions, whose matches are the tokens of a chunk."""
+    """A tokenizer defined by regular expressions that match the tokens of a chunk."""
 
     def __init__(self, inside: Iterable[str], last: Iterable[str]) -> None:
         """Use the patterns `last`, in order of precedence, for the last chunk of a sentence, else

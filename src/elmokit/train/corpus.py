@@ -197,7 +197,7 @@ class TrainingWindow:
 
 
 class _Numbers(dict[str, int]):
-    """The number of each word: its id in the vocabulary, or for others the next one after those."""
+    """Numbers words: by their ids in the vocabulary, other words by the ids that follow."""
 
     def __init__(self, vocab: Vocab) -> None:
         super().__init__(zip(vocab.words, count()))
@@ -210,16 +210,16 @@ class _Numbers(dict[str, int]):
 
 
 class _PendingRows(NamedTuple):
-    """The words that a `TrainingStream` has read and not yet given, as numbers: for each row (4,
-    N), the forward inputs and targets and the backward inputs and targets; and the words of these
-    numbers.
+    """Unconsumed token ids of each row, (4, N), and the id-to-word list.
+
+    The four: forward inputs, forward targets, backward inputs, backward targets.
     """
 
     rows: list[np.ndarray]
     words: list[str]
 
     def to_json(self) -> list[list[list[str]]]:
-        """For each row the same four, as words."""
+        """Convert the ids of each row to words."""
         return [
             [[self.words[number] for number in column] for column in row.tolist()]
             for row in self.rows
@@ -310,8 +310,8 @@ class TrainingStream:
         ]
 
     def _columns(self, sentences: Sequence[list[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Forward inputs and targets, backward inputs and targets of sentences, (4, N); the begin
-        of each, and N.
+        """Forward inputs and targets, backward inputs and targets of sentences, (4, N), and the
+        start offsets of the sentences, ending with N.
         """
         # Sentences "a b" and "c"; * is a boundary, <S> in columns 0 and 3, </S> in 1 and 2:
         #   position            0 1 2 | 3 4

@@ -84,8 +84,8 @@ class Objective:
 
     Attributes:
         names: Names of its K losses, for the log.
-        stream: The text to come; `pending` is what it has read and not yet given, of which
-            `to_json` makes JSON values for a snapshot.
+        stream: The text to come. `pending`: buffered, not yet consumed text; JSON-serializable by
+            `to_json`.
         bilm: The model in training.
         vocab: Vocabulary of the softmax.
         processes: The processes that share each batch.

@@ -1,8 +1,8 @@
 """Pretraining on several processes, as `torchrun` starts them: each computes rows of every batch.
 
-All of them read the same text and draw the same random numbers, so the order of the text, the
-negative classes and the loss are those of one process with the same batch. Rank 0 alone writes
-files.
+All of them read the same text and draw the same random numbers, except for dropout. So the order of
+the text, the negative classes and, without dropout, the loss are those of one process with the same
+batch. Only rank 0 writes files.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _is_original(module: Any, kind: type[nn.Module]) -> bool:
-    """False for a module with hooks, and for one of another type: these are called."""
+    """Whether the module has the given type and no hooks; others are called."""
     return type(module) is kind and not _has_hooks(module)
 
 
@@ -66,7 +66,7 @@ def _weights(module: nn.Module, prefix: str) -> dict[str, Tensor]:
         ConfigurationError: A module within it is not AllenNLP's.
     """
     for name, inner in module.named_modules():
-        if not name or "parametrizations" in name:  # which have effect on the weights
+        if not name or "parametrizations" in name:  # parametrizations change the weights
             continue
         if getattr(inner.forward, "__func__", None) not in FORWARDS:
             raise ConfigurationError(
@@ -82,7 +82,7 @@ def _weights(module: nn.Module, prefix: str) -> dict[str, Tensor]:
 
 
 def _sample(weight: Tensor) -> Tensor:
-    """Elements of a weight that show changes of it: all of a small one, else a row and a column."""
+    """Values for detecting changes: all of a small weight, else a row and a column."""
     matrix = weight.detach().reshape(len(weight), -1)
     if weight.numel() <= SMALL:
         return matrix.flatten()
@@ -100,7 +100,7 @@ def _open(options_file: str | Path | None, weight_file: str | Path | None) -> Bi
 
 
 def _config_of(bilm: BiLM) -> BiLMConfig:
-    """The configuration of a biLM with AllenNLP's biases, which contain the forget bias."""
+    """The configuration for AllenNLP's biases, which contain the forget bias."""
     lstm = cast(LSTMConfig, bilm.config.lstm)
     return replace(bilm.config, lstm=replace(lstm, forget_bias=0.0))
 

@@ -111,7 +111,7 @@ def _forward_steps(
 
 @dataclass(frozen=True)
 class FusedLSTM:
-    """A layer with prepacked weights of one dtype; see `functional.prepack_lstm`.
+    """A layer with prepacked weights of one dtype; see `functional.prepack`.
 
     The input weight's columns are in the order of the recurrent weight's panels, so that the
     products of 16 units lie side by side.

@@ -60,8 +60,8 @@ class TaskScores:
     """Scores of a set of examples.
 
     Attributes:
-        values: Scores by name, from 0 to 1, for correlations from -1 to 1. Training stops early on
-            the first of them.
+        values: Scores by name, from 0 to 1 (correlations: from -1 to 1). The first one decides
+            when to stop training.
         by_label: Precision, recall and F1 of each label or type of span, in alphabetical order;
             None if answers are not labels.
         confusion: Counts by correct label (outer key) and predicted label, the most frequent first;
@@ -173,7 +173,8 @@ class NoSettings:
 class Task(ABC, Generic[Example, Prediction]):
     """One downstream task.
 
-    A task has a name, and defines `read`, `network`, `collate` and `score`. All else has a default.
+    A task has a name, and defines `network`, `collate`, `score`, and `read` unless it reads only
+    tables. All else has a default.
 
     Args:
         config: The settings; None: the defaults of `Config`.
@@ -220,7 +221,7 @@ class Task(ABC, Generic[Example, Prediction]):
         raise ValueError(f"{path}: {self.name} reads tables alone")
 
     def columns(self, path: Path | None) -> Sequence[Sequence[str]]:
-        """The columns of a table, or of tuples, that of the answer last, each with its names.
+        """Column aliases, answer column last, of a table or of tuples.
 
         Args:
             path: The file of the examples; None: they are in memory.
@@ -316,7 +317,7 @@ class Task(ABC, Generic[Example, Prediction]):
 
 
 def _value(row: Mapping[str, Any], names: Sequence[str], is_filled: bool) -> Any:
-    """The value in the column of one of the names; "" where it may be, and is, empty."""
+    """The value in the column of one of the names; "" if an optional cell is empty."""
     name = next((name for name in names if name in row), None)
     if name is None:
         listed = ", ".join(map(repr, row))
