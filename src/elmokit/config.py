@@ -126,7 +126,7 @@ class EfmlEncoderConfig:
 
 
 class SequenceEncoderConfig:
-    """What the rest of the program needs to know about a sequence encoder.
+    """Properties of a sequence encoder that the rest of the program needs.
 
     Attributes:
         num_layers: L.

@@ -147,7 +147,7 @@ class Entry:
     """`state_dict[parameter][part]` is `file[dataset][rows]`, perhaps with reversed axes."""
 
     dataset: str
-    shape: Shape  # of the dataset
+    shape: Shape  # shape of the dataset
     parameter: str
     part: slice | EllipsisType = ...
     rows: int | slice | EllipsisType = ...

@@ -98,8 +98,8 @@ def convert(
     Args:
         input: The model, as `elmokit.load` takes it.
         output: A directory; for "onnx" a file.
-        to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; or "onnx", the
-            biLM for onnxruntime.
+        to: "native", elmokit's own format; "hdf5", the format of AllenNLP and bilm-tf; or "onnx",
+            the biLM for onnxruntime.
         overwrite: Replace another model; for "onnx", the file, whatever it holds.
 
     Returns:

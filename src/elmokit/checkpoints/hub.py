@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 # The files that loaders read, the last ones in the modules of a SentenceTransformer: no code, and
-# no pickles but those of ELMoForManyLangs and AllenNLP, from which nothing is executed.
+# the only pickles are of ELMoForManyLangs and AllenNLP, which are read without executing them.
 FILES = (
     "*.json", "README.md", "*vocab*.txt", "vocab.txt.gz", "*.dic",
     "model.safetensors", "softmax.safetensors", "state.safetensors",

@@ -214,7 +214,7 @@ def load(
         CheckpointError: Its files are damaged or do not fit each other, or have weights that are
             not finite; the message names every offending key.
     """
-    model = getattr(model, "model", model)  # of an Embedder
+    model = getattr(model, "model", model)  # an Embedder has a model
     if isinstance(model, Pretrained):
         return model
     if options is not None:

@@ -46,7 +46,7 @@ LAYOUT: dict[str, Any] = {
 }
 # Of the ELMoForManyLangs token encoder, in a file of their own.
 DICTIONARIES = ("words", "characters")
-ALIGNMENT = 64  # of PyTorch's CPU memory, in bytes
+ALIGNMENT = 64  # bytes, as in PyTorch's CPU memory
 NO_SHARE = 1e4  # so far below the others, before the softmax, is a layer without share in the mix
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -182,7 +182,7 @@ def _aligned(tensor: Tensor) -> Tensor:
 
 
 def read_card(directory: Path) -> str:
-    """The text of README.md, with � for bytes that are not UTF-8; empty without one."""
+    """The text of README.md, with � for bytes that are not UTF-8; empty if it is missing."""
     path = directory / "README.md"
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 

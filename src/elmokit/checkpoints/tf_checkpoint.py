@@ -130,7 +130,7 @@ def masked_crc32c(data: bytes | np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """The location of a variable in a data file; `dtype` is None for what is not numbers."""
+    """The location of a variable in a data file; `dtype` is None for non-numbers."""
 
     dtype: str | None
     shape: Shape

@@ -8,7 +8,7 @@ from tyro.conf import DisallowNone, Positional, PositionalMetavarFromFieldName, 
 
 from elmokit import settings
 
-TYRO_CONFIG = (DisallowNone, PositionalMetavarFromFieldName)  # of all command lines of elmokit
+TYRO_CONFIG = (DisallowNone, PositionalMetavarFromFieldName)  # for all command lines of elmokit
 UNSET = arg(help_behavior_hint="")  # no "(default: None)": the help text itself states the default
 
 

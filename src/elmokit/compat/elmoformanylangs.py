@@ -43,7 +43,7 @@ class Embedder:
         self._state: BiLMState | StatePolicy = "carry"
         if (
             not self._embedder.model.config.sequence_encoder.carries_state
-        ):  # also that of ELMoForManyLangs' "lstm"
+        ):  # includes ELMoForManyLangs' "lstm"
             raise ValueError(
                 "ELMoForManyLangs carries its state, which this model has not: use elmokit.Embedder"
             )

@@ -1,4 +1,4 @@
-"""What the old interfaces share: weights by path or URL, carried state, warnings."""
+"""Shared by the old interfaces: weights by path or URL, carried state, warnings."""
 
 from __future__ import annotations
 

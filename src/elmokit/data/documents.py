@@ -28,7 +28,7 @@ from elmokit.text import get_tokenizer
 # Longer documents, such as books or texts without blank lines, are split into several.
 MAX_LINES = 1_000
 MAX_DOCUMENT_CHARACTERS = 250_000
-CHUNK_CHARACTERS = 1_000_000  # of documents that are sent to a process at a time
+CHUNK_CHARACTERS = 1_000_000  # characters of documents sent to a process at a time
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def text_key(text: str) -> bytes:
 
 
 class Place(NamedTuple):
-    """Where a document begins: the index of its file, and the number of its line (in Parquet, row)
+    """The start of a document: the index of its file, and the number of its line (in Parquet, row)
     there, from 1.
     """
 

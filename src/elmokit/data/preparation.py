@@ -36,7 +36,7 @@ from elmokit.settings import Count, check, conform
 from elmokit.text import TOKENIZED, get_tokenizer
 
 SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
-BUFFER_BYTES = 1 << 26  # of all shards
+BUFFER_BYTES = 1 << 26  # buffer of all shards together
 KEY_DIGITS = 16  # hexadecimal digits of a sort key
 
 DROPPED_NAME = "dropped.jsonl"  # a JSON line for each dropped document

@@ -116,7 +116,7 @@ class TaggedFile:
         do not count up.
         """
         width, separator, last_id = len(CONLLU_COLUMNS) if self.conllu else None, None, 0
-        is_start = True  # of a sentence
+        is_start = True  # whether a sentence starts
         for number, text in enumerate(read_lines(self.path), start=1):
             is_comment = (
                 text.startswith("#")

@@ -27,12 +27,12 @@ from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer
 
 REPORT_NAME = "corpus.json"  # beside the shards of `elmokit prepare`
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
-COLUMN = "text"  # of a table, unless another is named
-SHOWN_FILES = 3  # of many
+COLUMN = "text"  # default column of a table
+SHOWN_FILES = 3  # files shown, of many
 LOOKED_AT = 1000  # lines at the beginning of a file
 # Words of corpora that are published tokenized: WikiText, PTB, the Billion Word Benchmark, ELMo's.
 PLACEHOLDER = re.compile(r"(?:^| )(?:<unk>|<UNK>|@[-,.]@|-[LR][RCS]B-|</?S>)(?: |$)")
-SHOWN_CHARACTERS = 10_000  # of the first line, which may be a book
+SHOWN_CHARACTERS = 10_000  # characters read of the first line, which may be a book
 SHOWN_WORDS, SHOWN_WORD_CHARACTERS = 12, 40
 
 

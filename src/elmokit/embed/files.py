@@ -108,7 +108,7 @@ def embed_file(
     check_output(
         output,
         [file, model],
-        overwrite=overwrite or is_store,  # a store may be that of the same job
+        overwrite=overwrite or is_store,  # a store may belong to the same job
         directory_of=EmbeddingStore.INDEX_NAME if is_store else None,
         own_files=EmbeddingStore.OTHER_FILES if is_store and overwrite else None,
     )
@@ -203,7 +203,7 @@ class FileReport:
     words: int
     truncated_words: int  # too long for the model, which read their first bytes only
     parts: int
-    parts_kept: int  # of an earlier, interrupted run
+    parts_kept: int  # parts of an earlier, interrupted run
     seconds: float
     words_per_second: float
 

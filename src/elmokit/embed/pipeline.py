@@ -264,7 +264,7 @@ class Pipeline:
         """Embed sentences that carry on from a state of B rows: sentence i, counted from `first`,
         in row i mod B.
         """
-        # Five sentences in two rows, from `first` 3 on: no state is reset, and that of each row
+        # Five sentences in two rows, from `first` 3 on: no state is reset, and each row's
         # goes on to the next batch.
         #
         #   row 0   ... | 4 | 6 | ...

@@ -254,7 +254,7 @@ def check_output(
     Raises:
         FileExistsError: The output exists, and must not be replaced.
         ValueError: The output is, or contains, one of the inputs; it exists as a file instead of a
-            directory, or the reverse; or its suffix is that of another format.
+            directory, or the reverse; or it has the suffix of another format.
         OSError: The output cannot be written.
     """
     output = Path(os.path.realpath(os.path.expanduser(output)))
@@ -270,7 +270,7 @@ def check_output(
     if output.exists() and not (output.is_dir() if directory_of else output.is_file()):
         raise ValueError(f"{output} exists and is not a {'directory' if directory_of else 'file'}")
     if output.is_dir():
-        _remove_leftovers(output)  # of a run that was killed before it wrote anything else
+        _remove_leftovers(output)  # a run may have been killed before it wrote anything else
     if not overwrite:
         _check_free(output)
     elif _is_occupied(output) and directory_of:

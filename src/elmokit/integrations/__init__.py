@@ -1,1 +1,1 @@
-"""ELMo inside other libraries, each of which is an extra of elmokit."""
+"""ELMo in other libraries; each needs an extra of elmokit."""

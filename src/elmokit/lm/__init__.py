@@ -3,7 +3,7 @@
 - `evaluate`: the perplexity of text files.
 - `score`: the scores of sentences, from which surprisal and perplexity are sums.
 - `score_file`: the scores of the sentences of a file, written as JSON lines or a table.
-- `Perplexity`: sums of losses; `Perplexity.of` computes that of tokenized sentences.
+- `Perplexity`: sums of losses, which `Perplexity.of` computes for tokenized sentences.
 - `substitutes`: the words most likely in the place of others.
 - `batch_substitutes`: the same for several tokenized sentences, run side by side.
 - `next_words`: the words most likely after, or before, given ones.

@@ -23,9 +23,9 @@ from elmokit.text import Vocab
 
 Check: TypeAlias = Callable[[], None]  # raises an exception to end a computation
 
-BATCH_WORDS = 16_384  # of a batch
-CHECKED_WORDS = 1024  # of a batch, so that a check is called every few seconds at least
-MAX_ROWS = 64  # of a batch, where no state is carried
+BATCH_WORDS = 16_384  # words per batch
+CHECKED_WORDS = 1024  # words per batch with a check, which is called every few seconds
+MAX_ROWS = 64  # rows per batch, unless state is carried
 # of a sentence whose words are hidden in turn: the time grows with the square of its length
 WINDOW_WORDS = 1024
 
@@ -174,7 +174,7 @@ def log_losses(
     state = ("carry" if encoder.carries_state else "zeros") if state is None else state
     start, prepacked = model.start(state), prepack(bilm, None)
     carried = bilm.initial_state(batch_size) if state == "carry" else None
-    count = 0  # of sentences so far
+    count = 0  # sentences so far
     for batch in chunks(sentences, CHECKED_WORDS if check else BATCH_WORDS):
         if encoder.merges_directions:
             windows = [window for sentence in batch for window in _windows(sentence)]

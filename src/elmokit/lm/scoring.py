@@ -36,7 +36,7 @@ from elmokit.text import TOKENIZED, Sentence, get_tokenizer, word_offsets
 
 BIT = np.float32(math.log(2))  # in nats
 ROWS = 32  # in which state is carried, as in training, whose evaluations give the same figures
-# Where the losses of a sentence a b c have those of its words:
+# Positions of word losses among the losses of a sentence a b c:
 #
 #   forward    a   b   c  </S>         backward   <S>  a   b   c         masked   a   b   c
 WORDS = {"forward": slice(0, -1), "backward": slice(1, None), "masked": slice(None)}
@@ -96,7 +96,7 @@ class Perplexity:
 
     @property
     def values(self) -> dict[str, float]:
-        """By direction, and the mean; or the pseudo-perplexity alone."""
+        """Values by direction, and their mean; or only the pseudo-perplexity."""
         means = {name: loss / max(1, self.predictions) for name, loss in self.losses.items()}
         if "masked" in means:
             means = {"pseudo_perplexity": means["masked"]}
@@ -190,7 +190,7 @@ class Score:
 
     @property
     def perplexity(self) -> Perplexity:
-        """That of the sentence, including the boundary."""
+        """The perplexity of the sentence, including the boundary."""
         return Perplexity(
             {name: float(loss.sum(dtype=np.float64)) for name, loss in self.losses.items()},
             sentences=1,
@@ -223,7 +223,7 @@ class Score:
             if start == end and part.strip():
                 raise ValueError(f"{part!r} does not follow the part before it in the text")
         part_of, surprisal = self.part_of_words(spans), self.surprisal.T
-        # The last row, -1, is that of words outside of all parts.
+        # The last row, -1, counts words outside of all parts.
         bits = np.zeros((len(parts) + 1, surprisal.shape[1]))
         unknown = np.zeros(len(parts) + 1, dtype=np.int64)
         np.add.at(bits, part_of, surprisal)

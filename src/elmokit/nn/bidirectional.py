@@ -1,4 +1,4 @@
-"""What sequence encoders share: two stacks of layers, one for each direction, the state that they
+"""Shared by sequence encoders: two stacks of layers, one for each direction, the state that they
 carry between texts, and dropout.
 """
 
@@ -23,7 +23,7 @@ LEVELS = 1 << 16  # 16 random bits decide whether dropout drops a value
 
 @dataclass(frozen=True)
 class BiLMState:
-    """The state of B rows between calls; that of an encoder which carries none has no elements."""
+    """The state of B rows between calls; empty for an encoder that carries none."""
 
     h: Tensor  # (2, L, B, D), directions fwd and bwd
     c: Tensor  # (2, L, B, H)
@@ -144,7 +144,7 @@ class Bidirectional(nn.Module):
     each, and the final states of the L layers above the first.
     """
 
-    runs_on_streams = False  # on a GPU each direction on a stream of its own
+    runs_on_streams = False  # whether directions use separate streams on a GPU
 
     def __init__(self, config: Any, stack_type: Callable[[Any], nn.Module]) -> None:
         super().__init__()

@@ -142,8 +142,7 @@ class BiLM(nn.Module):
         reset_state: BiLMState | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
-        """Run packed streams: the one way in which training, embedding, scoring and `forward`
-        compute layers.
+        """Run packed streams; training, embedding, scoring and `forward` compute layers here.
 
         Args:
             word_vectors: Vectors of the distinct words, (U, D).
@@ -176,14 +175,14 @@ class BiLM(nn.Module):
         hidden: Tensor,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Run sentences some words of which are hidden, for an encoder that merges the directions.
+        """Run sentences with masked words, for an encoder that merges the directions.
 
         Args:
             word_vectors, tokens, packing, dropout: As in `run`.
-            hidden: The slot of each hidden word in each direction, (2, M).
+            hidden: The slot of each masked word in each direction, (2, M).
 
         Returns:
-            The input of the softmax for the hidden words, (M, D): the sum of the two halves of the
+            The input of the softmax for the masked words, (M, D): the sum of the two halves of the
             top layer.
         """
         mask = self.sequence_encoder.mask
@@ -207,7 +206,7 @@ class BiLM(nn.Module):
         return BiLMState.zeros(self.config.sequence_encoder, rows, like)
 
     def hidden_matrices(self) -> list[nn.Parameter]:
-        """The weight matrices but for embeddings: of highway layers, projections and layers."""
+        """All weight matrices except embeddings."""
         modules = self.token_encoder.modules()
         linear: Any = [module.weight for module in modules if isinstance(module, nn.Linear)]
         weights = self.sequence_encoder.parameters()

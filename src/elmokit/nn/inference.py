@@ -205,7 +205,7 @@ def _sample(weight: Tensor) -> Tensor:
 class PrepackCache:
     """Prepacks a frozen biLM on first use; again when a weight changes. Copies are empty.
 
-    PyTorch counts the changes of each weight, but for those through `.data` and NumPy: for these,
+    PyTorch counts the changes of each weight, except through `.data` and NumPy; to detect these,
     values of each weight are compared at each call (docs/decisions/0021-names-of-weights.md).
     """
 

@@ -62,7 +62,7 @@ def log_expected_count(ids: Tensor, num_tries: int, num_classes: int) -> Tensor:
 def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
     """Rows of a table for sets of ids, in one gather, whose gradient is as large as the table."""
     ids = torch.cat([*sets])
-    # The gradient of F.embedding takes three times as long on a CPU; that of index_select is not
+    # The gradient of F.embedding takes three times as long on a CPU; the one of index_select is not
     # reproducible on a GPU.
     is_cpu = table.device.type == "cpu"
     rows = table.index_select(0, ids) if is_cpu else F.embedding(ids, table)

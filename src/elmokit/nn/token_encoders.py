@@ -1,4 +1,4 @@
-"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and makes them."""
+"""Token encoders: ids of words -> token vectors. Each converts words to ids of its own kind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TokenEncoder(nn.Module, ABC):
     """Ids of U words -> token vectors (U, D). Ids are shifted by one: 0 means no word."""
 
     input: str  # the kind of its ids: "characters", "words", or "words and characters"
-    dims, shape = 3, "(B, T, C), as from elmokit.batch_to_ids"  # of the ids of a batch
+    dims, shape = 3, "(B, T, C), as from elmokit.batch_to_ids"  # dimensions of a batch of ids
     # whether caching pays: a vector takes work, and is the same to the last bit in any batch
     is_cacheable = False
 

@@ -37,7 +37,7 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor, **masks: Any) -> T
 
 
 class AttentionLayout:
-    """Where the segments of a stream (its sentences) lie in a buffer, padded to a few lengths.
+    """Positions of the segments of a stream (its sentences) in a buffer, padded to a few lengths.
 
     Padding follows the words of a segment, and attention only looks back, so that no mask is
     needed. A segment longer than the context is cut into blocks of it, each of which attends to

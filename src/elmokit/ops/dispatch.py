@@ -169,7 +169,9 @@ def get_backend() -> str:
 
 
 def available_backends() -> tuple[str, ...]:
-    """Those of this machine: "native" needs the compiled library, "triton" a GPU and Triton."""
+    """Backends that this machine can run: "native" needs the compiled library, "triton" a GPU and
+    Triton.
+    """
     there = {
         "native": bool(library.targets()),
         "triton": torch.cuda.is_available() and triton.is_installed(),

@@ -4,7 +4,7 @@
 implementation runs. An implementation is a module with the functions that this one calls: for most
 ops a function named like the op, and `prepack_{op}` if the op has a form with prepacked weights.
 
-GEMMs run in the dtype of the weights, or in that of autocast; results are at least float32 unless
+GEMMs run in the dtype of the weights, or in autocast's; results are at least float32 unless
 an op says otherwise. The results of a prepacked map may have the dtype of its GEMMs.
 """
 
@@ -211,7 +211,7 @@ def char_conv(
         biases: For each width, (F,).
 
     Returns:
-        (U, sum of F), in the dtype of the embedding, or that of autocast.
+        (U, sum of F), in the dtype of the embedding, or autocast's.
 
     Raises:
         IndexError: If a character has no row in the embedding; on a GPU, PyTorch's own error.
@@ -243,7 +243,7 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bias: (2F,).
 
     Returns:
-        (M, F), in the dtype of the weight, or that of autocast.
+        (M, F), in the dtype of the weight, or autocast's.
     """
     dtype = _product_dtype(weight)
     with torch.autocast(x.device.type, enabled=False):

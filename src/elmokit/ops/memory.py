@@ -48,7 +48,7 @@ def _pages(size: int) -> np.ndarray:
         return np.empty(size, dtype=np.uint8)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= 3 * HUGE_PAGE:
-        with suppress(OSError):  # of a kernel without huge pages
+        with suppress(OSError):  # the kernel may lack huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype=np.uint8)
 

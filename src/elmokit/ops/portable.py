@@ -23,7 +23,7 @@ from elmokit.threads import parallel_rows
 
 # of a GEMM's rows, each computed by one thread; a fixed number, whatever the number of threads
 CHUNKS = 8
-CHUNK_ROWS = 32  # of a highway layer, which stay in cache for several passes
+CHUNK_ROWS = 32  # rows per chunk of a highway layer: they stay in cache for several passes
 
 
 def gemm(a: Tensor, b: Tensor, bias: Tensor | None = None, add_to: Tensor | None = None) -> Tensor:
@@ -184,7 +184,7 @@ def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callabl
 #          128 ..         tile      tile        tile
 
 LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: a tile stays in cache between the product and the sum
-MIN_ROWS = 64  # of a tile, however many classes there are: with fewer, products are slow
+MIN_ROWS = 64  # per tile, for any number of classes: with fewer, products are slow
 # tiles are this much larger on a GPU, where launching a kernel costs more than memory
 GPU_FACTOR = 64
 
@@ -253,7 +253,7 @@ def logsumexp_backward(saved: Any, grad: Tensor, dtype: torch.dtype) -> Tensors:
     )
     for rows, tiles in _tiles(hidden, weight):
         for classes in tiles:
-            # the gradient of the logits: e^(logit - result), a probability, times that of the row
+            # the gradient of the logits: e^(logit - result), a probability, times grad
             logits = _logits(hidden, weight, bias, excluded, rows, classes)
             grad_logits = logits.sub_(result[rows, None]).exp_().mul_(grad[rows, None])
             grad_bias[classes] += grad_logits.sum(dim=0)

@@ -50,11 +50,11 @@ BUNDLED_CORPORA = {
 }
 EXAMPLES = ("bank", "letter", "apple", "lead", "play", "spring")
 EXAMPLES += ("苹果", "意思", "包袱", "打", "花", "算账")
-WORDS_READ = 1_000_000  # of a large corpus the first: lines may be whole documents
-LEAST_USES = 8  # of the words that are offered
+WORDS_READ = 1_000_000  # words read of a large corpus: lines may be whole documents
+LEAST_USES = 8  # minimum number of uses of an offered word
 GRAMMAR_WORDS = 250  # the most frequent words, which say little about their neighbors
 WORDS_OFFERED = 2000  # the most frequent words after them
-PAIRS = 200  # of uses whose similarities are the yardstick
+PAIRS = 200  # pairs of uses whose similarities are the yardstick
 
 
 # --- The gate -------------------------------------------------------------------------------------

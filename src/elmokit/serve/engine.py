@@ -25,7 +25,7 @@ from elmokit.serve.schemas import overloaded
 
 logger = logging.getLogger(__name__)
 Sentences = list[Sequence[str]]
-# Which layers; and how the vectors of a sentence's words become one, or None for all of them.
+# The layers, and the pooling of a sentence's word vectors; None: all word vectors.
 Output = tuple[str | int, Pooling | None]
 
 # Seconds between returns of freed memory to the system. Batches of all sizes leave gaps that malloc
@@ -43,7 +43,7 @@ class PendingRequest:
     """A request in the queue, divided into parts of at most a batch each."""
 
     parts: deque[Sentences]
-    count: int  # of its sentences
+    count: int  # number of sentences
     output: Output
     vectors: asyncio.Future[list[np.ndarray]]
     embedded: list[np.ndarray] = field(default_factory=list)
@@ -54,8 +54,7 @@ class Engine:
 
     Args:
         embedder: The model. Results do not depend on the other requests in a batch.
-        queue_words: Requests are refused while those that wait have so many words in their next
-            parts.
+        queue_words: Requests are refused while the next parts of waiting ones have this many words.
         batch_words: About the maximum `cost` of a batch. A larger request is embedded in parts, one
             after each turn of the others.
         observe: Called with the `cost` of each batch.
@@ -138,7 +137,7 @@ class Engine:
                 self._released = time.monotonic()
 
     async def _answer(self, output: Output, parts: list[tuple[PendingRequest, Sentences]]) -> None:
-        """Embed parts of requests; an error is only that of the request which caused it."""
+        """Embed parts of requests; an error fails only the request that caused it."""
         sentences = [sentence for _, part in parts for sentence in part]
         loop = asyncio.get_running_loop()
         try:

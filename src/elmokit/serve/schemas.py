@@ -121,7 +121,7 @@ class EmbedRequest(BaseModel):
     dimensions: int | None = None
     pooling: Literal["mean", "max"] = "mean"
     layers: OneLayer = "mix"
-    parameters: None = None  # those of a Hugging Face client that asks for another task
+    parameters: None = None  # set by a Hugging Face client that asks for another task
 
 
 class EmbedAllRequest(BaseModel):
@@ -139,9 +139,7 @@ class SimilarityInputs(BaseModel):
 
 
 class SimilarityRequest(BaseModel):
-    """POST /similarity: the cosine similarity of a sentence's vector and that of each other
-    sentence.
-    """
+    """POST /similarity: cosine similarities of a sentence's vector and other sentences' vectors."""
 
     inputs: SimilarityInputs
 

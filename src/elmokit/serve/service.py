@@ -1,4 +1,4 @@
-"""What outlives a request: the model, the queues, the metrics, and the uses of words."""
+"""State that outlives a request: the model, the queues, the metrics, and the uses of words."""
 
 from __future__ import annotations
 

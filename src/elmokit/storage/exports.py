@@ -18,8 +18,8 @@ from elmokit.extras import import_extra
 from elmokit.fs import atomic_path
 from elmokit.storage.store import EmbeddingStore
 
-GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own
-ROW_BYTES = 64  # of a row besides its words and vectors
+GROUP_BYTES = 1 << 26  # bytes per row group, held in memory; a larger line is one row group
+ROW_BYTES = 64  # bytes per row besides words and vectors
 
 
 def write_hdf5(store: EmbeddingStore, path: Path) -> None:

@@ -366,7 +366,7 @@ class EmbeddingStore:
         in these.
         """
         # Line 1003, position 2, with 1000 sentences in a part: sentence 3 of part 1, whose words
-        # begin at offsets[3] of that part, so the vector is that of word offsets[3] + 2 there.
+        # begin at offsets[3] of that part, so the vector belongs to word offsets[3] + 2 there.
         parts, within = np.divmod(lines, self.index.sentences_per_part)
         vectors = np.empty((len(lines), *self.index.vector_shape), self.index.dtype)
         for part in np.unique(parts).tolist():

@@ -28,7 +28,7 @@ TASKS = {
 }
 
 
-OF_TASK: Any = None  # of a setting of `FitConfig`: the default of the task
+OF_TASK: Any = None  # a setting of `FitConfig` that defaults to the task's
 
 
 @dataclass(frozen=True)

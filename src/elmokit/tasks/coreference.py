@@ -289,7 +289,7 @@ def non_crossing(
 
 # --- Scores, as the reference implementation of the CoNLL scorer (Pradhan et al. 2014) counts them
 
-Clusters = Sequence[Iterable[Hashable]]  # of mentions
+Clusters = Sequence[Iterable[Hashable]]  # clusters of mentions
 Counts = np.ndarray  # (2, 2): rows of recall and precision, each a numerator and a denominator
 
 

@@ -1,6 +1,6 @@
 """Question answering: the span of a passage that answers a question, by BiDAF with self-attention.
 
-The network is that of Clark and Gardner 2017 ("Simple and effective multi-paragraph reading
+The network follows Clark and Gardner 2017 ("Simple and effective multi-paragraph reading
 comprehension", section 3.1), which the ELMo paper improved: attention in both directions (Seo et
 al. 2017), a residual layer in which the passage attends to itself, and two BiLSTMs that score where
 the answer starts and ends.
@@ -173,7 +173,7 @@ class BiDAF(TaskNetwork):
         )
 
     def loss(self, batch: ReadingBatch) -> Tensor:
-        """Mean negative log-likelihood of the first, plus that of the last word of the answer."""
+        """Mean negative log-likelihood of the answer's first and last word, added up."""
         start, end = self(batch)
         loss_of_start = F.nll_loss(start, batch.spans[:, 0], ignore_index=-1)
         return loss_of_start + F.nll_loss(end, batch.spans[:, 1], ignore_index=-1)
@@ -196,7 +196,7 @@ class BiDAF(TaskNetwork):
 def words_of_answer(
     offsets: Sequence[tuple[int, int]], begin: int, end: int
 ) -> tuple[int, int] | None:
-    """First and last of the words that overlap the characters `begin : end`; None without one."""
+    """First and last of the words that overlap the characters `begin : end`; None if none does."""
     inside = [
         number for number, (first, last) in enumerate(offsets) if first < end and begin < last
     ]

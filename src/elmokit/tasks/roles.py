@@ -244,7 +244,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
         ]
         columns = width - config.role_column
         if columns == len(predicates) + 1 and not any("*" in row[-1] for row in rows):
-            columns -= 1  # the last one is that of coreference
+            columns -= 1  # the last one holds coreference
         if with_answers and columns != len(predicates):
             raise ValueError(
                 f"{len(predicates)} predicates, but {max(columns, 0)} columns of roles; is "

@@ -81,7 +81,7 @@ def typed_scores(
             among them.
         predicted: The predicted answers of each example.
     """
-    counts: dict[str, list[int]] = {}  # of correct, predicted and gold answers
+    counts: dict[str, list[int]] = {}  # numbers of correct, predicted and gold answers
     for of_gold, of_predicted in zip(gold, predicted, strict=True):
         for column, answers in enumerate((of_gold & of_predicted, of_predicted, of_gold)):
             for answer in answers:

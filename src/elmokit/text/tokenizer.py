@@ -1,4 +1,4 @@
-"""What a tokenizer is, rules for chunks between white spaces, and the places of words in a text."""
+"""The tokenizer class, rules for chunks between white spaces, and positions of words in a text."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from itertools import accumulate, chain
 Sentence = str | Sequence[str]  # which a tokenizer splits, or its words
 TOKENIZED = "whitespace-1"  # the tokenizer of text that is tokenized already
 
-CACHED_CHUNKS = 200_000  # of each cache
+CACHED_CHUNKS = 200_000  # per cache
 CACHED_CHARACTERS = 100  # longer chunks are rare, and not kept
 
 # Invisible characters without meaning for a model: soft hyphen, zero-width space, direction marks,

@@ -109,7 +109,7 @@ class Vocab:
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
 
     def ids(self, words: Iterable[str]) -> np.ndarray:
-        """The ids of words, (N,) int64; that of <UNK> for unknown words."""
+        """The ids of words, (N,) int64; unknown words get the id of <UNK>."""
         return np.fromiter(map(self._id_of.get, words, repeat(self.unk)), dtype=np.int64)
 
     def targets(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:

@@ -295,7 +295,7 @@ class TrainingStream:
         #
         # The sentences of all rows become columns at once: `ends` is 1, 1, 3.
         sentences: list[list[str]] = []
-        ends = []  # of each row: it takes the sentences up to this one
+        ends = []  # for each row, the end of the sentences that it takes
         for row in self._rows:
             missing = self._steps - row.shape[1]
             while missing > 0:

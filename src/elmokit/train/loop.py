@@ -144,7 +144,7 @@ class _Run:
         self.words_per_step = words_per_step(self.settings, report)
         self.last_step = trainer.schedule.last_step
         self.curve = _Curve(lowest=math.log(len(trainer.vocab)))
-        self.losses: list[torch.Tensor] = []  # of the steps since the last entry of the log
+        self.losses: list[torch.Tensor] = []  # losses since the last entry of the log
         self.saved = self.restored = -1  # steps of the latest snapshot, and of going back
         self.began = time.monotonic()
         is_resumed = self.restore()
@@ -234,7 +234,7 @@ class _Run:
         perplexity = self.measure(files, self.settings.evaluate_words)
         self.events.write("heldout", step, **perplexity.to_json())
         self.say(f"step {step:,}: held-out {perplexity}")
-        self.clock += _now() - pause  # the speed is that of training alone
+        self.clock += _now() - pause  # the speed excludes evaluation
 
     def log(self, losses: list[float], norm: float) -> None:
         """Write the losses, each direction's mean since the last entry, and the speed."""

@@ -28,7 +28,7 @@ from elmokit.text import Vocab
 from elmokit.train.corpus import SentenceStream, TrainingStream
 from elmokit.train.processes import Processes
 
-HIDDEN_SHARE = 0.15  # of the words of a sentence (Devlin et al. 2019, section 3.1)
+HIDDEN_SHARE = 0.15  # fraction of masked words in a sentence (Devlin et al. 2019, section 3.1)
 
 
 def draw_hidden(
@@ -77,7 +77,7 @@ class LocalBatch:
 
 @dataclass(eq=False)
 class Objective:
-    """What a step reads and minimizes.
+    """Reads the text of a step and computes its loss.
 
     One of your own derives from `SentenceObjective`, and defines `names`, `next_batch`, and
     `outputs` or `losses`.
@@ -103,14 +103,14 @@ class Objective:
     fresh_starts: float
 
     def __post_init__(self) -> None:
-        """Prepare what is kept from step to step."""
+        """Prepare the state between steps."""
 
     def read_from(self, sentences: Iterator[list[str]], pending: Any) -> None:
         """Read the pending text of a snapshot next, if any, and then the sentences."""
         raise NotImplementedError
 
     def next_batch(self, generator: torch.Generator) -> LocalBatch:
-        """What this process computes of the next batch; called on a thread beside the step before.
+        """This process's part of the next batch; called on a thread during the step before.
 
         Every process draws the same numbers.
         """
@@ -127,11 +127,11 @@ class Objective:
         return predict(self.outputs(vectors, batch))
 
     def parameters(self) -> Sequence[nn.Parameter]:
-        """Weights of its own, which are trained with the model's."""
+        """Additional weights, trained with the model's."""
         return ()
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is kept from step to step, of the batch in all processes, for a snapshot."""
+        """The state between steps, of the batch in all processes, for a snapshot."""
         return {}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:

@@ -31,10 +31,10 @@ from elmokit.train.processes import join_processes
 from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Settings, Trainer
 
-MODEL = "model"  # the directory of the finished model, in that of the run
+MODEL = "model"  # subdirectory of a run: the finished model
 FEW_STEPS = 50  # fewer are warned of
-SAMPLE_LINES = 100_000  # of a corpus, on which a vocabulary is checked
-TEXT = "text"  # the directory of tokenized copies of raw text, in that of the run
+SAMPLE_LINES = 100_000  # lines of a corpus that check a vocabulary
+TEXT = "text"  # subdirectory of a run: tokenized copies of raw text
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class _Prefetched:
     pending: Any
     generator_state: Tensor
     batch: LocalBatch
-    ids: Tensor  # of the distinct words
+    ids: Tensor  # ids of the distinct words
     # For each loss the ids of the negative classes and the number of draws; none with full softmax.
     samples: list[tuple[Tensor, int]]
 

@@ -339,7 +339,7 @@ class _ElmoBiLm(nn.Module):
         parts = ids.to(next(self.parameters()).device).split(CACHED_AT_ONCE)
         vectors = torch.cat([self._token_embedder.words(encoder, part) for part in parts])
         self._bos_embedding, self._eos_embedding = vectors[:1], vectors[1:2]
-        vectors[2] = 0.0  # of padding
+        vectors[2] = 0.0  # padding
         self._word_embedding = nn.Embedding.from_pretrained(
             vectors[2:], not self._requires_grad, padding_idx=0
         )

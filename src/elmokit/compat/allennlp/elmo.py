@@ -35,7 +35,7 @@ from elmokit.text import BOS, EOS, encode_words
 # --- Indexing (data/token_indexers/elmo_indexer.py) -----------------------------------------------
 
 KEY = "elmo_tokens"
-MAX_CHARACTERS = 50  # of a word, including the marks around it
+MAX_CHARACTERS = 50  # characters per word, including the marks around it
 NO_WORDS: Mapping[str, int] = {}
 
 

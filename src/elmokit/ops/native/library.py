@@ -69,7 +69,7 @@ class Parameter(NamedTuple):
     name: str
     type: str
     is_pointer: bool
-    fields: tuple[Parameter, ...] = ()  # of the struct that it points to
+    fields: tuple[Parameter, ...] = ()  # fields of the struct that it points to
 
     def ctype(self) -> Any:
         return ctypes.c_void_p if self.is_pointer else NUMBERS[self.type]

@@ -16,7 +16,7 @@ from elmokit.ops.native.library import native
 from elmokit.threads import parallel_for
 
 TILE = 256  # classes, and positions, per tile of the gradient, as in csrc/elmokit.h
-MAX_GROUPS = 4  # of positions (forward) or classes (backward), each computed by one thread
+MAX_GROUPS = 4  # groups of positions (forward) or classes (backward), one thread each
 
 
 def _slices(total: int, groups: int, multiple: int) -> list[slice]:

@@ -40,7 +40,7 @@ from elmokit.threads import num_threads, parallel_for, parallel_rows
 # slots per thread: their input products are still in cache when the steps read them
 CHUNK_SLOTS = 256
 ROWS_OF_A_SUM = 32  # rows whose bias gradients are summed together, as in csrc/elmokit.h
-MIN_ROWS = 16  # of a range: with fewer, the weights would be read too often
+MIN_ROWS = 16  # per range: with fewer, the weights would be read too often
 # of a weight's gradient: a fixed number, so that it does not depend on the number of threads
 WEIGHT_CHUNKS = 4
 

@@ -17,11 +17,11 @@ OTHER_SHARED = 28 << 10  # bytes of shared memory for all but weights and h, rou
 class Launch(NamedTuple):
     """The shape of a kernel's programs."""
 
-    rows: int  # of the stream, per program
+    rows: int  # rows of the stream, per program
     # cells per block: their weights are loaded together, and halved until they fit in shared memory
     units: int
     warps: int
-    stages: int  # of the pipeline that loads the weights of the next blocks while it multiplies
+    stages: int  # stages of the pipeline that loads weights of the next blocks during a product
 
 
 # To tune a kernel, set its entry: other numbers of rows, units, warps and stages give the same

@@ -140,7 +140,7 @@ def forward_kernel(
         fresh = _fresh(resets, slots, active)
         state = tl.where(fresh, tl.load(start_h + dims)[None, :], state)
         low_h = state.to(dtype)
-        # the row of `inputs` that each slot reads: its own, or that of its word
+        # the row of `inputs` that each slot reads: its own, or its word's
         sources = (
             slots if index is None else tl.load(index + slots, mask=active, other=0).to(tl.int64)
         )

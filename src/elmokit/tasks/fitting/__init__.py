@@ -81,20 +81,20 @@ class FitReport:
     best_epoch: int  # from 1
     dev: dict[str, float]
     test: dict[str, float] | None
-    by_label: dict[str, F1Score] | None  # on the test set, or without one the development set
+    by_label: dict[str, F1Score] | None  # on the test set, if given, else the development set
     confusion: dict[str, dict[str, int]] | None  # on the same set
-    mixes: list[LearnedMix]  # of ELMo at the input and at the output, as far as it enters there
+    mixes: list[LearnedMix]  # where ELMo enters: at the input, at the output
     parameters: int  # trained ones
-    examples: int  # of the training set
+    examples: int  # number of training examples
     words: int
-    words_per_second: float  # of the training set, including the time to score the development set
-    settings: dict[str, Any]  # those of task, words and training
+    words_per_second: float  # training words; the time includes scoring the development set
+    settings: dict[str, Any]  # settings of task, words and training
     epochs: list[Epoch]
     seconds: float
 
     @property
     def final(self) -> TaskScores:
-        """Scores on the test set, or without one on the development set."""
+        """Scores on the test set, if given, else on the development set."""
         return TaskScores(self.test or self.dev, self.by_label, self.confusion)
 
     def __repr__(self) -> str:

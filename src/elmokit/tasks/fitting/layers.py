@@ -25,7 +25,7 @@ from elmokit.settings import StatePolicy
 
 Words = Sequence[str]  # a tokenized sentence
 
-SEGMENT_BYTES = 1 << 26  # of layers that are computed, held in memory and written at a time
+SEGMENT_BYTES = 1 << 26  # bytes of layers computed, held in memory and written at a time
 INDEX_DTYPE = np.dtype([("digest", "S16"), ("words", np.int64)])
 
 
@@ -55,7 +55,7 @@ def sentence_digest(words: Words) -> bytes:
 
 
 class InFile(NamedTuple):
-    """Where the layers of a sentence are on disk."""
+    """The location of a sentence's layers on disk."""
 
     segment: Path
     start: int  # byte
@@ -141,7 +141,7 @@ class LayerCache:
             start += words * self._word_bytes
 
     def find(self, sentences: Iterable[Words]) -> list[InFile | np.ndarray]:
-        """Where the layers of sentences are. KeyError for one that was not added."""
+        """Locations of sentences' layers. KeyError for one that was not added."""
         return [self._stored[sentence_digest(words)] for words in sentences]
 
     def read(self, stored: Iterable[InFile | np.ndarray]) -> np.ndarray:

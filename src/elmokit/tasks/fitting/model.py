@@ -43,8 +43,8 @@ from elmokit.tasks.fitting.task import (
 )
 from elmokit.tasks.fitting.words import Sentences, WordEncoder, WordTable
 
-WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
-PADDED_WORDS = 16_384  # of a batch of several examples, which a long one would pad to its length
+WORDS_AT_ONCE = 16_384  # words of examples held in memory for prediction
+PADDED_WORDS = 16_384  # padded words per batch of several examples: a long one pads all others
 
 CONFIG, WEIGHTS, WORDS = "config.json", "weights.safetensors", "words.json"
 BILM, REPORT = "bilm", "report.json"
@@ -440,6 +440,6 @@ def predict_file(
         model.task.write(predicted, output, None if is_raw else file, overwrite, rows)
     scores = None
     if gold and len(gold) == count:
-        with suppress(ValueError):  # of none of its answers is the label known
+        with suppress(ValueError):  # no label may be known
             scores = model.task.score(gold, predictions)
     return PredictedFile(count, scores)

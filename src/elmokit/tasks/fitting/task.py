@@ -32,7 +32,7 @@ from elmokit.text import get_tokenizer
 Example = TypeVar("Example")  # an input, with the correct answer if it is known
 Prediction = TypeVar("Prediction")
 BatchOfWords = Callable[[Sequence[Words]], WordBatch]  # `Sentences.batch`
-Use = Literal["train", "score", "predict"]  # of a file of examples
+Use = Literal["train", "score", "predict"]  # use of a file of examples
 
 ERRORS_SHOWN = 10
 
@@ -211,7 +211,7 @@ class Task(ABC, Generic[Example, Prediction]):
     # --- Examples ---------------------------------------------------------------------------------
 
     def read(self, path: Path, use: Use = "score") -> Iterator[Example]:
-        """Stream the examples of a file that is no table. ValueError if it is in another format.
+        """Stream the examples of a file other than a table. ValueError if it is in another format.
 
         Args:
             path: The file.
@@ -236,7 +236,7 @@ class Task(ABC, Generic[Example, Prediction]):
 
         Args:
             inputs: The value of the first column, or of all but the last one, if they are several.
-            answer: The value of the last column; None without one.
+            answer: The value of the last column; None if there is none.
 
         Returns:
             The example; None for a row of a table to be left out.
@@ -260,7 +260,7 @@ class Task(ABC, Generic[Example, Prediction]):
         return True
 
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """What the network must know of a training set, such as its labels, as JSON values."""
+        """Facts of a training set that the network needs, such as its labels, as JSON values."""
         return {}
 
     # --- The network ------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ def words_of(text: str | Words, tokenizer: str) -> tuple[str, ...]:
 
 
 def parts_of(inputs: Any) -> Any:
-    """An input that has several parts. ValueError for a string, of which they were characters."""
+    """An input with several parts. ValueError for a string, whose parts would be characters."""
     if isinstance(inputs, str):
         raise ValueError("it is a single string")
     return inputs

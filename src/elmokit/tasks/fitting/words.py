@@ -23,7 +23,7 @@ from elmokit.text import encode_words
 
 # --- Sentences as tensors -------------------------------------------------------------------------
 
-PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
+PADDING, UNKNOWN = 0, 1  # word indices; words of the table follow
 # The character CNN that a network learns from its own training set: small, because such sets are.
 CHARACTERS = CharCNNConfig(
     embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1
@@ -221,7 +221,7 @@ class WordEncoder(nn.Module):
         return sum(mix.penalty(self.config.mix_l2) for mix in self.mixes)  # pyright: ignore
 
     def _replace_rare(self, words: Tensor) -> Tensor:
-        """In training, hide some words that occur once, so that the unknown word learns too."""
+        """In training, replace some words that occur once, so that the unknown word learns too."""
         if not self.training or not self.config.rare_word_dropout:
             return words
         hidden = torch.rand(words.shape, device=words.device) < self.config.rare_word_dropout
