@@ -73,7 +73,7 @@ def bilm_name(name: str) -> str | None:
 
 
 def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
-    """A tensor of AllenNLP's in the arrangement of the weight `name` of a `BiLM`."""
+    """Convert AllenNLP's tensor to the layout of the weight `name` of a `BiLM`."""
     if name.endswith("char_embedding"):
         return tensor[1:]  # its first row is for padding
     # The rows of a matrix, or of a bias, in AllenNLP's layers and in ours:
@@ -103,7 +103,7 @@ def arranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
 
 
 def from_allennlp(config: BiLMConfig, weights: Mapping[str, Tensor]) -> BiLM:
-    """A biLM whose weights are computed from AllenNLP's, so that gradients flow to these.
+    """Compute the weights of a biLM from AllenNLP's, to which gradients flow.
 
     Args:
         config: Its configuration.
@@ -170,7 +170,7 @@ def _settings(folder: Path) -> list[dict[str, Any]]:
 
 
 def _options(folder: Path) -> Path | None:
-    """The biLM's options, archived or at the path that config.json names; None without them."""
+    """The biLM's options, archived or at the path that config.json names; None if missing."""
     archived = sorted((folder / "fta").glob("*options_file"))
     if len(archived) == 1:
         return archived[0]
@@ -180,7 +180,7 @@ def _options(folder: Path) -> Path | None:
 
 
 def _config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
-    """The configuration by a `BiLM`'s weights; what these do not show is as published."""
+    """Infer the configuration from a `BiLM`'s weights; other settings are as published."""
     layers = numbered(shapes, "sequence_encoder.stacks.0.layers.{}.input_weight")
     filters = numbered(shapes, "token_encoder.convolutions.{}.weight")
     (gates, dim), (_, embedding_dim) = layers[0], shapes["token_encoder.char_embedding"]

@@ -47,7 +47,7 @@ VOCABULARIES = ("vocab.txt", "vocab.txt.gz")
 
 
 def _is_hdf5(path: Path) -> bool:
-    """Whether a file is HDF5 by its suffix, or without one by its first bytes."""
+    """Whether a file is HDF5, by its suffix or, if it has none, by its first bytes."""
     if path.suffix or not path.is_file():
         return path.suffix in (".hdf5", ".h5") and path.is_file()
     with path.open("rb") as file:

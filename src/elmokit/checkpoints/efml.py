@@ -60,7 +60,7 @@ PUBLISHED_NAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample
 
 
 def settings_path(directory: Path) -> Path | None:
-    """The file with the model's settings; None for one of those that came with the library.
+    """The file with the model's settings; None if it came with the library.
 
     Raises:
         FileNotFoundError: The file is missing.

@@ -1,4 +1,4 @@
-"""Write models for others: in the formats that other programs read, and on the Hugging Face Hub."""
+"""Exports models: to formats that other programs read, and to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ vectors = embedder.embed(["A sentence."])
 
 
 def _warn_of_losses(model: Pretrained, format: str) -> None:
-    """Warn of the parts of a model that only elmokit's own format holds."""
+    """Warn of parts of a model that the format cannot hold."""
     lost = {
         "softmax": model.softmax is not None,
         "mix of layers": model.mix is not None,

@@ -34,7 +34,7 @@ class CheckpointError(ValueError):
 
 @contextmanager
 def errors_naming(path: str | Path) -> Iterator[None]:
-    """CheckpointError that names the file, for any failure but that it is missing."""
+    """Raise CheckpointError that names the file for any failure except a missing file."""
     try:
         yield
     except (CheckpointError, FileNotFoundError):

@@ -223,7 +223,7 @@ def _state_path(directory: Path, part: int) -> Path:
 
 @dataclass(kw_only=True)
 class FileJob:
-    """Everything that determines the vectors of a file, and what is counted while they are made."""
+    """Everything that determines the vectors of a file, and the counts of the current run."""
 
     text: TextFile = field(kw_only=False)
     embedder: Embedder = field(kw_only=False)
@@ -276,7 +276,7 @@ class FileJob:
         )
 
     def write(self, output: Path, export: Export | None, overwrite: bool) -> FileReport:
-        """Write the vectors, or those that an earlier run left to be done.
+        """Write the vectors that earlier runs have not written.
 
         They are collected in a store next to the output, `.NAME.parts`. If the output is a store
         of this job already (`export` is None), only what it has lost is computed.

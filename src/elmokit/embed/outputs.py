@@ -1,4 +1,4 @@
-"""The output of embedding: which layers, and a vector for each word or for each text."""
+"""The output of embedding: the layers, and one vector per word or per text."""
 
 from __future__ import annotations
 

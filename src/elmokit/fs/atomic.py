@@ -56,8 +56,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def directory_lock(directory: str | Path) -> Iterator[bool]:
-    """Lock a directory against other processes that would write the same files there, and remove
-    what killed ones left in it.
+    """Lock a directory exclusively, and clean up after killed writers.
 
     Args:
         directory: The directory, created if it is missing.
@@ -94,9 +93,7 @@ def directory_lock(directory: str | Path) -> Iterator[bool]:
 
 
 def _remove_leftovers(directory: Path, name: str = "*") -> None:
-    """Remove what killed processes left in a directory while they wrote the output `name` there, or
-    any output.
-    """
+    """Clean up after killed writers of the output `name`, or of any output, in a directory."""
     for folder in directory.glob(f".partial-????????-{name if name == '*' else glob.escape(name)}"):
         with suppress(ValueError), directory_lock(folder) as is_locked:
             if is_locked:

@@ -1,4 +1,4 @@
-"""An embedder for objects of other libraries, which are copied, pickled and sent to processes."""
+"""An embedder for other libraries' objects, which are copied, pickled and sent to processes."""
 
 from __future__ import annotations
 

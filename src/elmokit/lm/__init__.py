@@ -1,4 +1,4 @@
-"""The language model as such: perplexity of a corpus, scores of words, substitutes, next words.
+"""The language model: perplexity of a corpus, scores of words, substitutes, next words.
 
 - `evaluate`: the perplexity of text files.
 - `score`: the scores of sentences, from which surprisal and perplexity are sums.

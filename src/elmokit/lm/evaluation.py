@@ -101,7 +101,7 @@ Unit: TypeAlias = Literal["token", "word", "region"]  # of a row of a table
 
 
 class Item(NamedTuple):
-    """What is scored as a sentence.
+    """A sentence to score.
 
     Attributes:
         line: The number of its line, or of its first row, from 1.
@@ -138,7 +138,7 @@ def _items(source: TextFile, per: Unit, group: Sequence[str]) -> Iterator[Item]:
 
 
 def _rows(score: Score, item: Item, per: Unit, bits: bool) -> Iterator[dict[str, Any]]:
-    """The rows of a table about a sentence, by column; those of the input last."""
+    """The rows of a table about a sentence, by column; columns of the input come last."""
     units, numbers, scale = score.parts(item.regions), None, 1.0 if bits else float(BIT)
     if per == "token":
         numbers = score.part_of_words([(part.start, part.end) for part in units]) + 1

@@ -70,7 +70,7 @@ def final_outputs(
     state: BiLMState | None = None,
     start: BiLMState | None = None,
 ) -> tuple[Tensor, BiLMState]:
-    """Predict words from those on one side.
+    """Predict words from the words on one side.
 
     Args:
         bilm: A biLM whose directions are independent.
@@ -95,7 +95,7 @@ def hidden_outputs(
     positions: Sequence[Sequence[int]],
     check: Check | None = None,
 ) -> Tensor:
-    """Predict words from all others of their sentence, each hidden in its own copy of it.
+    """Predict words from all others of their sentence; each is masked in a separate copy.
 
     Args:
         bilm: A biLM that merges the directions.

@@ -107,7 +107,7 @@ class Perplexity:
 
     @property
     def value(self) -> float:
-        """The mean perplexity, or the pseudo-perplexity; models are compared by it."""
+        """The mean perplexity, or the pseudo-perplexity, to compare models."""
         return [*self.values.values()][-1]
 
     @property
@@ -121,7 +121,7 @@ class Perplexity:
         return self.unknown / max(1, self.words)
 
     def to_json(self) -> dict[str, Any]:
-        """Its name, values and counts."""
+        """The name of the measure, its values and counts."""
         counts = {name: count for name, count in vars(self).items() if name != "losses"}
         return {"measure": self.measure, **self.values, **counts}
 

@@ -43,7 +43,7 @@ class BiLMState:
 
     @staticmethod
     def of_ranks(directions: Sequence[Sequence[LSTMState]], row_order: Tensor) -> BiLMState:
-        """The state by row, from those of each direction and layer by rank."""
+        """Convert states of each direction and layer from ranks to rows."""
         # Kernels keep the longest rows first. Rows of 2, 9 and 5 words have row_order 1 2 0, the
         # row at each rank, and so the ranks 2 0 1.
         rank = torch.argsort(row_order)
@@ -117,7 +117,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_observed(encoder: nn.Module, *inputs: Tensor) -> bool:
-    """Whether autograd or a hook follows what an encoder computes."""
+    """Whether autograd or a hook records the encoder's computation."""
     return has_hooks(encoder) or needs_grad(*inputs, *encoder.parameters())
 
 

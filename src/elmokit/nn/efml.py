@@ -34,9 +34,7 @@ class EfmlEncoder(TokenEncoder):
     def __init__(self, config: EfmlEncoderConfig, output_dim: int) -> None:
         super().__init__()
         self.config, limit = config, config.max_characters
-        self.limit = (
-            None if limit is None else limit - 2
-        )  # characters per word, without the marks around it
+        self.limit = None if limit is None else limit - 2  # without the marks around a word
         tables = {"words": config.words, "characters": config.characters}
         self.input = " and ".join(name for name, table in tables.items() if table)
         self.word_embedding = self.char_cnn = None

@@ -34,8 +34,7 @@ MAX_ALPHABET = 1024
 
 
 class Request(NamedTuple):
-    """An op, and what it is to run with: the device, the dtype, and the sizes on which the choice
-    depends.
+    """The op, device, dtype and sizes that determine the choice.
 
     The sizes are the lengths of the op's dot products; of a prepacked char_conv, the number of
     characters.
@@ -180,7 +179,7 @@ def available_backends() -> tuple[str, ...]:
 
 
 def describe_backends() -> dict[str, Any]:
-    """The highest backend that may run, those that this machine has, and the instruction set."""
+    """The highest allowed backend, the available backends, and the instruction set."""
     return {
         "backend": get_backend(),
         "available backends": list(available_backends()),

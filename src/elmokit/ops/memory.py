@@ -125,7 +125,7 @@ class CachingAllocator:
             self._free.pop(0)
 
     def reset_lock(self) -> None:
-        """For a forked child: the lock may have been held by a thread that does not exist here."""
+        """In a forked child, replace the lock: a thread that is gone may hold it."""
         self._lock = Lock()
 
 
@@ -163,7 +163,7 @@ ALIGNMENT = 16  # bytes
 
 
 def upload(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors on a device, in one copy that nothing waits for; on the CPU themselves."""
+    """Copy tensors to a device in one asynchronous transfer; on the CPU, return them."""
     if device.type == "cpu":
         return list(tensors)
     sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]

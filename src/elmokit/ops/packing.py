@@ -53,7 +53,7 @@ class Packing:
     )
 
     def on(self, device: torch.device) -> PackingTensors:
-        """The packing on a device, to which it is copied once, at the first call."""
+        """The packing on a device, copied at the first call."""
         if device not in self._copies:
             starts = torch.tensor(self.starts(), dtype=torch.int32, device="cpu")
             tensors = [self.row_order, starts] + ([] if self.resets is None else [self.resets])
@@ -229,7 +229,7 @@ class PackedText:
         begins: np.ndarray,
         outs: Sequence[np.ndarray],
     ) -> None:
-        """Write each sentence's vectors to an array of its own.
+        """Write each sentence's vectors to a separate array.
 
         Args:
             streams: (K, 2, N, D), in stream order.

@@ -298,7 +298,7 @@ async def corpus(request: Request) -> Any:
 
 @router.get("/explore/yardstick", include_in_schema=False)
 async def yardstick(request: Request) -> Any:
-    """Quantiles, in steps of 5 %, of the similarities of random pairs of uses, for each layer."""
+    """For each layer, quantiles (steps of 5 %) of the similarities of random pairs of uses."""
     return await _computed(request, measure_pairs)
 
 

@@ -1,4 +1,4 @@
-"""Run the server until it is stopped, and answer the requests that were accepted by then."""
+"""Run the server until it is stopped; answer all accepted requests."""
 
 from __future__ import annotations
 

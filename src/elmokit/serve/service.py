@@ -73,7 +73,7 @@ class WordUses:
     count: int
 
     def vectors_of(self, uses: Iterable[Use]) -> np.ndarray:
-        """Their vectors, (N, L+1, 2D)."""
+        """Vectors of uses, (N, L+1, 2D)."""
         return np.stack([self.uses[use] for use in uses])
 
 

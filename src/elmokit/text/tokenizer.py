@@ -24,7 +24,7 @@ LOOK_AHEAD = 100  # characters in which to look for a word, after some that diff
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer and sentence splitter, for raw text by any but whitespace-1.
+    """A tokenizer and sentence splitter; all except whitespace-1 are for raw text.
 
     Attributes:
         name: Unique name, which models record.

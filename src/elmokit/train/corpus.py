@@ -374,7 +374,7 @@ class _PendingText(NamedTuple):
     excess: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """Convert the pending text to JSON values."""
         return self._asdict()
 
 

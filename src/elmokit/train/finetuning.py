@@ -39,7 +39,7 @@ class Change:
 
     @property
     def percent(self) -> float:
-        """The relative change of its value."""
+        """The relative change of the value."""
         return 100 * (self.after.value / self.before.value - 1)
 
 
@@ -75,8 +75,7 @@ def _table(changes: dict[str, Change]) -> list[str]:
 def _trained(
     settings: FinetuneConfig, start: Pretrained, text: Text, heldout: list[Path]
 ) -> Pretrained:
-    """The model `start` after training: of all its weights if it has a softmax, else of a new
-    softmax alone.
+    """Train all weights of the model `start` if it has a softmax, else only a new softmax.
 
     It has the tokenizer, state policy, mix and warm state of `start`.
     """

@@ -123,7 +123,7 @@ class Objective:
     def losses(
         self, vectors: Tensor, batch: LocalBatch, predict: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """The K mean losses of a batch; `predict` gives those of words from `outputs`."""
+        """The K mean losses of a batch; `predict` computes losses of words from `outputs`."""
         return predict(self.outputs(vectors, batch))
 
     def parameters(self) -> Sequence[nn.Parameter]:

@@ -71,7 +71,7 @@ class PretrainReport:
 
 
 class Text(NamedTuple):
-    """Tokenized files to train on, and to measure; statistics of the former."""
+    """Tokenized training and held-out files, and statistics of the training files."""
 
     files: list[Path]
     heldout: list[Path]
@@ -218,7 +218,7 @@ def total_steps(settings: Settings, report: CorpusReport) -> int | None:
 
 
 def run_identity(trainer: Trainer, text: Text, start: Pretrained | None) -> dict[str, Any]:
-    """All that the steps of a run depend on, as JSON values."""
+    """Everything that determines the steps of a run, as JSON values."""
     settings, recipe, total = trainer.settings, trainer.recipe, trainer.schedule.total_steps
     same = "warm_up_steps", "batch_size", "unroll_steps", "num_samples", "dropout", "dtype", "seed"
     identity = {

@@ -1,4 +1,4 @@
-"""A model in training: the training step, and the state from which it goes on exactly."""
+"""A model in training: the training step, and the state to resume from exactly."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class PrepackedWeight:
     depth: int
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, and the instruction set and the sources that their order is made for."""
+        """The attributes, with the instruction set and sources that determine their layout."""
         return {**vars(self), "made_for": (library.target(), library.source_digest())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

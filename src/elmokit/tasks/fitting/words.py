@@ -1,4 +1,4 @@
-"""Sentences as tensors; words as vectors: learned, of a character CNN, of ELMo."""
+"""Sentences as tensors; words as vectors: learned, from a character CNN, or from ELMo."""
 
 from __future__ import annotations
 
