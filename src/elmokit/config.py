@@ -132,7 +132,7 @@ class SequenceEncoderConfig:
         num_layers: L.
         projection_dim: D, of one direction.
         merges_directions: Whether a position's layers have seen the words on both sides, so that
-            only hidden words can be predicted.
+            only masked words can be predicted.
         carries_state: Whether a text can continue from the state that the text before it left.
     """
 
@@ -221,7 +221,7 @@ class InterleavedConfig(SequenceEncoderConfig):
 
     @property
     def predicts_words(self) -> bool:
-        """Whether it has a learned vector in place of a hidden word, which it then predicts."""
+        """Whether it has a learned vector in place of a masked word, which it then predicts."""
         return self.projects_layers
 
     @property
@@ -321,7 +321,7 @@ class BiLMConfig:
         """ValueError if it can only embed words, as ELMoForManyLangs with the encoder `lstm`."""
         if not self.sequence_encoder.predicts_words:
             raise ValueError(
-                "this model's directions are interleaved, and it has no vector for a hidden word: "
+                "this model's directions are interleaved, and it has no vector for a masked word: "
                 "it cannot predict words, only embed them"
             )
 

@@ -1,4 +1,4 @@
-"""The objectives of training, for each sequence encoder: losses, hidden words, gradients, parts,
+"""The objectives of training, for each sequence encoder: losses, masked words, gradients, parts,
 resumption.
 """
 
@@ -16,7 +16,7 @@ from elmokit.ops.packing import Packing
 from elmokit.runtime import pytorch_threads
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
-from elmokit.train.objectives import HIDDEN_SHARE, draw_hidden
+from elmokit.train.objectives import MASKED_SHARE, draw_masked
 from elmokit.train.trainer import Trainer
 
 EXACT = {"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0}
@@ -91,7 +91,7 @@ def test_loss_of_masked_words_equals_that_of_each_sentence_by_itself(
     sentences = next(twin.objective.stream)
     losses = []
     for sentence, hidden in zip(
-        sentences, draw_hidden(list(map(len, sentences)), HIDDEN_SHARE, twin.generator), strict=True
+        sentences, draw_masked(list(map(len, sentences)), MASKED_SHARE, twin.generator), strict=True
     ):
         places = [1 + int(position) for position in hidden]
         outputs = outputs_of(twin, ["<S>", *sentence, "</S>"], places).sum(dim=0)

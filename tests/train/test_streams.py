@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elmokit.text.vocab import Vocab
 from elmokit.train.corpus import SentenceStream, TrainingStream, TrainingWindow
-from elmokit.train.objectives import draw_hidden
+from elmokit.train.objectives import draw_masked
 
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", *"abcdefgh"])
 SENTENCES = st.lists(
@@ -131,10 +131,10 @@ def test_sentence_stream_continues_from_what_is_pending(
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.floats(0, 1), st.integers(0, 99))
-def test_draw_hidden_draws_the_share_of_each_sentence_and_at_least_one(
+def test_draw_masked_draws_the_share_of_each_sentence_and_at_least_one(
     lengths: list[int], share: float, seed: int
 ) -> None:
-    hidden = draw_hidden(lengths, share, torch.Generator().manual_seed(seed))
+    hidden = draw_masked(lengths, share, torch.Generator().manual_seed(seed))
     assert [len(own) for own in hidden] == [max(1, round(share * length)) for length in lengths]
     for own, length in zip(hidden, lengths, strict=True):
         assert (np.diff(own) > 0).all()

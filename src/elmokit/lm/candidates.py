@@ -19,7 +19,7 @@ from elmokit.data import PackedBatch
 from elmokit.lm.losses import (
     Check,
     final_outputs,
-    hidden_outputs,
+    masked_outputs,
     predictor,
     resolve_language_model,
 )
@@ -202,7 +202,7 @@ def batch_substitutes(
                 f"{direction!r}"
             )
         with torch.no_grad():
-            outputs = hidden_outputs(bilm, vocab, sentences, positions, check)[None]
+            outputs = masked_outputs(bilm, vocab, sentences, positions, check)[None]
     else:
         # Word k of a sentence that begins at output b is predicted by output b + k of the forward
         # direction, and b + k + 1 of the backward one: in the drawing of `_outputs`, b and c are

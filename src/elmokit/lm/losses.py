@@ -1,7 +1,7 @@
 """The language model in a pretrained model: -log p of the words of a text.
 
 Each direction predicts a word from those on one side of it. A model that merges the directions
-predicts it from all others of its sentence: a hidden word is replaced by the encoder's learned
+predicts it from all others of its sentence: a masked word is replaced by the encoder's learned
 vector `mask`, and predicted from the sum of the two halves of the top layer.
 """
 
@@ -26,7 +26,7 @@ Check: TypeAlias = Callable[[], None]  # raises an exception to end a computatio
 BATCH_WORDS = 16_384  # words per batch
 CHECKED_WORDS = 1024  # words per batch with a check, which is called every few seconds
 MAX_ROWS = 64  # rows per batch, unless state is carried
-# of a sentence whose words are hidden in turn: the time grows with the square of its length
+# words of a sentence that are masked in turn: the time grows with the square of its length
 WINDOW_WORDS = 1024
 
 
@@ -88,7 +88,7 @@ def final_outputs(
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
-def hidden_outputs(
+def masked_outputs(
     bilm: BiLM,
     vocab: Vocab,
     sentences: Sequence[Sequence[str]],
@@ -101,21 +101,21 @@ def hidden_outputs(
         bilm: A biLM that merges the directions.
         vocab: Its vocabulary.
         sentences: Lists of words.
-        positions: Positions of the words to hide in each sentence, from 0.
+        positions: Positions of the words to mask in each sentence, from 0.
         check: Called before each chunk of copies; an exception that it raises ends the computation.
 
     Returns:
-        The input of the softmax for each hidden word, (M, D), sentence after sentence.
+        The input of the softmax for each masked word, (M, D), sentence after sentence.
     """
     # sentences    a b    c
-    # copies       <S> _ b </S>  <S> a _ </S>  <S> _ </S>       `begins` 0 4 8, hidden at 1 6 9
-    hidden = [
+    # copies       <S> _ b </S>  <S> a _ </S>  <S> _ </S>       `begins` 0 4 8, masked at 1 6 9
+    masked = [
         (words, position)
         for words, chosen in zip(sentences, positions, strict=True)
         for position in chosen
     ]
     outputs = []
-    for copies in chunks(hidden, BATCH_WORDS, lambda copy: len(copy[0]) + 2):
+    for copies in chunks(masked, BATCH_WORDS, lambda copy: len(copy[0]) + 2):
         if check is not None:
             check()
         batch = PackedBatch.to_embed([words for words, _ in copies], MAX_ROWS)
@@ -179,7 +179,7 @@ def log_losses(
         if encoder.merges_directions:
             windows = [window for sentence in batch for window in _windows(sentence)]
             everywhere = [range(len(window)) for window in windows]
-            outputs = {"masked": hidden_outputs(prepacked, vocab, windows, everywhere, check)}
+            outputs = {"masked": masked_outputs(prepacked, vocab, windows, everywhere, check)}
             targets = {"masked": vocab.ids(chain.from_iterable(batch))}
         else:
             check_length(max(map(len, batch)), "a sentence")

@@ -172,25 +172,27 @@ class BiLM(nn.Module):
         word_vectors: Tensor,
         tokens: Tensor,
         packing: Packing,
-        hidden: Tensor,
+        masked_slots: Tensor,
         dropout: float = 0.0,
     ) -> Tensor:
         """Run sentences with masked words, for an encoder that merges the directions.
 
         Args:
             word_vectors, tokens, packing, dropout: As in `run`.
-            hidden: The slot of each masked word in each direction, (2, M).
+            masked_slots: The slot of each masked word in each direction, (2, M).
 
         Returns:
             The input of the softmax for the masked words, (M, D): the sum of the two halves of the
             top layer.
         """
         mask = self.sequence_encoder.mask
-        tokens = tokens.scatter(1, hidden, len(word_vectors))  # the index of the vector `mask`
+        tokens = tokens.scatter(
+            1, masked_slots, len(word_vectors)
+        )  # the index of the vector `mask`
         word_vectors = torch.cat([word_vectors, mask[None].to(word_vectors.dtype)])
         layers, _ = self.run(word_vectors, tokens, packing, dropout=dropout)
         top = layers[-1]
-        return top[0, hidden[0]] + top[1, hidden[1]]
+        return top[0, masked_slots[0]] + top[1, masked_slots[1]]
 
     def word_vectors(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
         """U distinct words -> their vectors (U, D), possibly with a few unused rows after them."""

@@ -40,7 +40,7 @@ class InterleavedLSTM(nn.Module):
         self.mask = None
         if config.projects_layers:
             self.projections = nn.ModuleList(Projection(2 * cells, 2 * dim) for _ in inputs)
-            # replaces the vector of a hidden word, which is predicted
+            # replaces the vector of a masked word, which is predicted
             self.mask = nn.Parameter(torch.zeros(dim))
         else:
             self.top_projection = Projection(cells, dim)

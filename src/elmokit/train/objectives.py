@@ -7,7 +7,7 @@ There is one for each kind of sequence encoder:
 - Encoders that carry none, with independent directions, read whole sentences, and predict the same
   words.
 - Where the directions are merged, a position has seen its own word. Some words of each sentence are
-  hidden, and predicted from all others (Devlin et al. 2019, section 3.1; here a hidden word is
+  masked, and predicted from all others (Devlin et al. 2019, section 3.1; here a masked word is
   always replaced by one vector).
 """
 
@@ -28,21 +28,21 @@ from elmokit.text import Vocab
 from elmokit.train.corpus import SentenceStream, TrainingStream
 from elmokit.train.processes import Processes
 
-HIDDEN_SHARE = 0.15  # fraction of masked words in a sentence (Devlin et al. 2019, section 3.1)
+MASKED_SHARE = 0.15  # fraction of masked words in a sentence (Devlin et al. 2019, section 3.1)
 
 
-def draw_hidden(
+def draw_masked(
     lengths: Sequence[int], share: float, generator: torch.Generator
 ) -> list[np.ndarray]:
-    """Draw the words of each sentence that are hidden from the model, for it to predict.
+    """Draw the words of each sentence that are masked, for the model to predict.
 
     Args:
         lengths: Number of words of each sentence, at least 1.
-        share: Fraction of the words of a sentence to hide, rounded to a number of at least 1.
+        share: Fraction of the words of a sentence to mask, rounded to a number of at least 1.
         generator: Generator on the CPU.
 
     Returns:
-        The positions of the hidden words of each sentence, from 0, in ascending order.
+        The positions of the masked words of each sentence, from 0, in ascending order.
     """
     draws = torch.rand(sum(lengths), generator=generator, device="cpu").numpy()
     begins = np.cumsum(lengths)[:-1]
@@ -226,25 +226,25 @@ class SentenceLikelihood(SentenceObjective):
 
 
 class MaskedWords(SentenceObjective):
-    """Hidden words of whole sentences are predicted from all others."""
+    """Masked words of whole sentences are predicted from all others."""
 
     names = ("masked",)
 
     def next_batch(self, generator: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
-        drawn = draw_hidden(list(map(len, batch)), HIDDEN_SHARE, generator)
+        drawn = draw_masked(list(map(len, batch)), MASKED_SHARE, generator)
         local = self.local(batch)
-        sentences, hidden = [batch[index] for index in local], [drawn[index] for index in local]
+        sentences, masked = [batch[index] for index in local], [drawn[index] for index in local]
         packed = PackedBatch.to_embed(sentences, self.batch_size)
-        # The positions of hidden words in the text, where <S> is before each sentence:
+        # The positions of masked words in the text, where <S> is before each sentence:
         #
-        #   sentences   a _ c | _ e          hidden      [1] [0]
+        #   sentences   a _ c | _ e          masked      [1] [0]
         #   text        <S> a _ c </S> <S> _ e </S>
         #   begins      0                  5           positions   2 6
         begins = np.cumsum(packed.lengths) - packed.lengths
-        positions = [begin + 1 + k for begin, k in zip(begins, hidden, strict=True)]
+        positions = [begin + 1 + k for begin, k in zip(begins, masked, strict=True)]
         positions = np.concatenate([np.zeros(0, dtype=np.int64), *positions])
-        words = [words[k] for words, ks in zip(sentences, hidden, strict=True) for k in ks]
+        words = [words[k] for words, ks in zip(sentences, masked, strict=True) for k in ks]
         return LocalBatch(
             len(words) / sum(map(len, drawn)),
             packed.words,

@@ -318,7 +318,7 @@ def pretrain(settings: PretrainConfig, objective: type[Objective] | None = None)
             draws for itself, the model is that of a single process up to rounding.
         objective: What is minimized, a class derived from `elmokit.train.objectives.Objective`;
             None: the likelihood of both directions, or where the sequence encoder merges them, of
-            hidden words given all others of their sentence.
+            masked words given all others of their sentence.
 
     Returns:
         The directory of the model, and a summary of the run.

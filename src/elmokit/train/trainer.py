@@ -178,7 +178,7 @@ class Trainer:
 
         Returns:
             The mean losses in nats per prediction, (K,), one for each of `objective.names`: the two
-            directions, or hidden words. Nothing waits for a GPU to compute them.
+            directions, or masked words. Nothing waits for a GPU to compute them.
         """
         step_input = self._next_input().to(self.device)
         self._ahead = run_ahead(self._prefetch)
