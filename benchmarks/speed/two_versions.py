@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -109,7 +110,8 @@ def training_step(text: Path, folder: Path) -> Callable[[], None]:
         dtype="bfloat16",
         threads=2,
     )
-    vocab = Vocab.from_counts(Vocab.count_words([text]), max_size=20_000)
+    words = Counter(text.read_text(encoding="utf-8").split())  # the same in both versions
+    vocab = Vocab.from_counts(words, max_size=20_000)
     trainer = Trainer(settings, BiLMConfig.preset("small"), vocab, [text], 10_000)
 
     def run() -> None:

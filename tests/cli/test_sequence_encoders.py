@@ -36,7 +36,7 @@ COMMANDS = [
 ANALYSES = [
     f"neighbors play --in play --corpus {DATA}/sentences.txt --model {MODEL}",
     f"compare play they|play the|play --model {MODEL}",
-    f"senses play --corpus {DATA}/sentences.txt --output {OUT}/senses --model {MODEL}",
+    f"senses play --corpus {DATA}/sentences.txt --output {OUT}/senses.html --model {MODEL}",
     f"change the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt --model {MODEL}",
     f"probe {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL}",
 ]

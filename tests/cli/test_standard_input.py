@@ -112,8 +112,8 @@ def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: P
     printed = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=True
     ).stdout
-    _, first, second, _ = map(str.split, printed.splitlines())
-    assert first[0].endswith("standard-input.txt")
+    first, second, _ = map(str.split, printed.splitlines())
+    assert first[0].endswith("standard-input.txt:")
     assert first[1:] == second[1:]
 
 

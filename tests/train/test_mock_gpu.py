@@ -94,7 +94,7 @@ def test_a_step_of_training_launches_few_kernels_and_does_not_wait(
     assert (
         sum(count for name, count in gpu.kernels.items() if "ward_kernel" in name) == 8
     )  # of 2 layers and directions
-    assert gpu.kernels.total() <= 900, gpu.kernels.most_common(40)
+    assert gpu.kernels.total() <= 950, gpu.kernels.most_common(40)
     assert gpu.waits.total() <= 1, gpu.waits
     assert gpu.copies.total() <= 4, gpu.copies
 
