@@ -27,7 +27,7 @@ import tarfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -164,7 +164,7 @@ def with_rows(options: argparse.Namespace, before: Trainer, rows: int) -> Traine
     trainer.bilm.load_state_dict(before.bilm.state_dict())
     trainer.softmax.load_state_dict(before.softmax.state_dict())
     trainer.optimizer.restore(before.optimizer.tensors())
-    trainer.read_from(before.reader.position.to_json(), None)
+    trainer.read_from(asdict(before.reader.position), None)
     trainer.step = before.step
     return trainer
 
