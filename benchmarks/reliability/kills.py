@@ -80,7 +80,9 @@ VERBS = {
     "predict": Verb("predict tagged.conllu --model tagger --output out.conllu", False),
     "convert": Verb("convert --model model --output out"),
     "convert hdf5": Verb("convert --model model --output out --to hdf5"),
-    "senses": Verb("senses the --corpus text.txt --output out --model model --max-uses 50", False),
+    "senses": Verb(
+        "senses the --corpus text.txt --output out.html --model model --max-uses 50", False
+    ),
 }
 
 
