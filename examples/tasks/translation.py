@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import elmokit
 from elmokit.fs.reading import read_lines
 from elmokit.settings import Count, DropoutRate, NonNegative, check
-from elmokit.tasks import FIT, FitConfig
+from elmokit.tasks import DEFAULT_FIT, FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,
@@ -263,7 +263,9 @@ class TranslationTask(Task[ParallelSentence, Translation]):
 
     name = "translation"
     Config = TranslationConfig
-    fit_config = FitConfig(max_epochs=15, batch_size=64, learning_rate=1e-3, patience=3).over(FIT)
+    fit_config = FitConfig(max_epochs=15, batch_size=64, learning_rate=1e-3, patience=3).over(
+        DEFAULT_FIT
+    )
     config: TranslationConfig
 
     # --- Examples ---------------------------------------------------------------------------------

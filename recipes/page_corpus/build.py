@@ -310,6 +310,14 @@ def choose(pool: list[str]) -> list[str]:
     return list(chosen)
 
 
+def write_corpus(chosen: list[str], file: Path) -> None:
+    """Write sentences in random order, one per line, compressed."""
+    random.Random(1).shuffle(chosen)
+    text = "".join(f"{sentence}\n" for sentence in chosen).encode()
+    file.write_bytes(zstandard.ZstdCompressor(level=22).compress(text))
+    print(f"{len(chosen):,} sentences, {file.stat().st_size:,} bytes")
+
+
 def main() -> None:
     """Read the command line, and write the file."""
     parser = argparse.ArgumentParser(
@@ -321,14 +329,7 @@ def main() -> None:
     pool = list(dict.fromkeys(sentences(sorted(arguments.shards))))
     random.Random(0).shuffle(pool)
     chosen = choose(pool)
-    random.Random(1).shuffle(chosen)
-    text = "".join(f"{sentence}\n" for sentence in chosen).encode()
-    arguments.output.write_bytes(zstandard.ZstdCompressor(level=22).compress(text))
-    words = sum(sentence.count(" ") + 1 for sentence in chosen)
-    print(
-        f"{len(chosen):,} of {len(pool):,} sentences, {words:,} words, "
-        f"{arguments.output.stat().st_size:,} bytes"
-    )
+    write_corpus(chosen, arguments.output)
 
 
 if __name__ == "__main__":

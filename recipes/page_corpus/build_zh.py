@@ -18,6 +18,8 @@ from pathlib import Path
 import rjieba
 import zstandard
 
+from build import write_corpus
+
 # Words of several senses, as they are cut by rjieba.
 WORDS = Path(__file__).with_name("words_zh.txt").read_text(encoding="utf-8").split()
 USES_PER_WORD_OF_LIST, USES_PER_WORD, COMMON_WORDS = 60, 10, 8000
@@ -88,16 +90,10 @@ def main() -> None:
     pool = list(dict(sentences(sorted(arguments.shards))).items())
     random.Random(0).shuffle(pool)
     chosen = choose(pool)
-    random.Random(1).shuffle(chosen)
-    text = "".join(f"{sentence}\n" for sentence in chosen).encode()
-    arguments.output.write_bytes(zstandard.ZstdCompressor(level=22).compress(text))
     kept = set(chosen)
     uses = Counter(word for sentence, words in pool if sentence in kept for word in set(words))
     print(", ".join(f"{word} {uses[word]}" for word in WORDS[:12]))
-    print(
-        f"{len(chosen):,} of {len(pool):,} sentences, {len(text.decode()):,} characters, "
-        f"{arguments.output.stat().st_size:,} bytes"
-    )
+    write_corpus(chosen, arguments.output)
 
 
 if __name__ == "__main__":

@@ -188,6 +188,8 @@ def test_words_inside_longer_ones_are_named(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"苹果公司 2, 苹果树 1.*苹果,苹果公司,苹果树"):
         assert len(senses("苹果", texts, embedder).uses) == 3
     assert len(senses("苹果,苹果公司,苹果树", texts, embedder).uses) == 6
+    with pytest.warns(UserWarning, match="苹果公司 2, 苹果树 1"):
+        change("苹果", texts, ["苹果 树", "苹果 好"], embedder, permutations=0)
     with pytest.raises(ValueError, match="give both: 苹果,苹果公司"):
         compare("苹果", texts[:2], embedder)
     with warnings.catch_warnings():

@@ -28,6 +28,7 @@ VERBS = {  # the command, the formats, the columns of a table, its rows
     "score text.csv": ([".csv", ".tsv", ".parquet"], {"line", "word", "id", "forward_nats"}, 23),
     "predict text.csv --model fitted": (TABLES, {"id", "text"}, 5),
     "encode text.csv": ([".parquet"], {"id", "text", "vector"}, 5),
+    "embed text.csv": ([".parquet"], {"tokens", "vectors"}, 5),
 }
 READ: dict[str, Any] = {
     ".csv": pd.read_csv,
@@ -94,6 +95,7 @@ def test_an_output_is_what_its_suffix_says_or_is_refused(
                 ("encode", ".npy"),
                 ("score", ".jsonl"),
                 ("score", ""),
+                ("embed", ""),
             }
         assert not (directory / "~").exists()
     capsys.readouterr()

@@ -206,6 +206,8 @@ def test_text_with_marks_of_tokenized_text_is_doubted(mark: str, tmp_path: Path)
     file.write_text(f"Title\n\nThe {mark} of it .\n")
     with pytest.warns(UserWarning, match=mark):
         TextFile.open([file], "english-1")
+    with pytest.warns(UserWarning, match=mark):
+        prepare([file], tmp_path / "shards", processes=1)
     TextFile.open([file], "english-1", tokenize=False)
     file.write_text(f"The x{mark}y of it.\n")
     TextFile.open([file], "english-1")

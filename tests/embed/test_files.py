@@ -436,7 +436,7 @@ def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, write: 
         (b"a b\n", "out", {"layers": 9}, "layers must be"),
         (b"a b\n", "out", {"state": "cold"}, "state must be"),
         (b"a b\n", "text.txt/out", {}, r"text\.txt"),
-        (b"a b\n", "out.npz", {}, r"out\.npz would be a directory.*\.hdf5"),
+        (b"a b\n", "out.npz", {}, r"out\.npz would be a directory"),
         (b"a b\n", "out", {"normalize_embeddings": True}, r"must end in \.npy"),
         (b"a b\n", "out.npy", {"pooling": "median"}, "pooling must be"),
     ],

@@ -82,22 +82,9 @@ class Corpus(ABC):
     def uses(self, word: Word | None, check: Check | None = None) -> Iterator[list[Use]]:
         """Stream the uses of a word in each sentence that has any; None: of every word."""
         forms = None if word is None else WordForms.of(word, self.split)
-        longer = Counter[str]()
         for line, sentence in self.sentences(None if forms is None else [forms], check):
             if uses := uses_of(forms, sentence, line):
                 yield uses
-            if forms is not None:
-                longer.update(longer_words(forms, sentence))
-        for form in () if forms is None else map(" ".join, forms.forms):
-            longer.pop(form, None)
-        if forms is not None and longer:
-            found = ", ".join(f"{word} {number}" for word, number in longer.most_common(5))
-            names = ",".join([forms.name, *(word for word, _ in longer.most_common(3))])
-            warnings.warn(
-                f"{forms.name!r} is also a part of longer words, which are left out ({found}): to "
-                f"count them, give these forms: {names}",
-                stacklevel=2,
-            )
 
 
 class TextCorpus(Corpus):
@@ -143,6 +130,7 @@ class TextCorpus(Corpus):
         for form in forms:
             needed.append([Tokenizer.visible(part.lower()) for part in form])
         options = {"unit": " sentences", "unit_scale": True, "disable": not self.progress}
+        longer = [Counter[str]() for _ in words or ()]
         number = 0
         for file in self.files:
             for line in ProgressBar(file.lines(), "search", **options):
@@ -151,7 +139,19 @@ class TextCorpus(Corpus):
                     check()
                 text = Tokenizer.visible(line.lower())
                 if words is None or any(all(part in text for part in parts) for parts in needed):
-                    yield number, tuple(file.tokenizer.tokenize(line))
+                    sentence = tuple(file.tokenizer.tokenize(line))
+                    for word, counts in zip(words or (), longer, strict=True):
+                        counts.update(longer_words(word, sentence))
+                    yield number, sentence
+        for word, counts in zip(words or (), longer, strict=True):
+            if counts:
+                names = ",".join([word.name, *(name for name, _ in counts.most_common(3))])
+                found = ", ".join(f"{name} {count}" for name, count in counts.most_common(5))
+                warnings.warn(
+                    f"{word.name!r} is also a part of longer words, which are left out ({found}): "
+                    f"to count them, give these forms: {names}",
+                    stacklevel=2,
+                )
 
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
         return vectors_of_uses(uses, self.embedder, layers)

@@ -148,9 +148,13 @@ def uses_of(word: Word | None, sentence: Sequence[str], line: int = 0) -> list[U
 
 
 def longer_words(word: Word, sentence: Sequence[str]) -> list[str]:
-    """Words that contain a form of a word, in scripts without spaces between words."""
-    forms = [form[0] for form in WordForms.of(word).forms if UNSPACED.search(form[0])]
-    return [longer for longer in sentence if any(form in longer for form in forms)]
+    """Words that contain a form of a word and are none, in scripts without spaces."""
+    forms = {form[0] for form in WordForms.of(word).forms if UNSPACED.search(form[0])}
+    return [
+        longer
+        for longer in sentence
+        if longer not in forms and any(form in longer for form in forms)
+    ]
 
 
 def uses_in_each(word: Word, sentences: Sequence[Sequence[str]]) -> list[Use]:
@@ -234,8 +238,8 @@ def warn_of_toy(model: Pretrained) -> None:
     if float(found[1]) > TOY_PERPLEXITY if found else is_trained_here and "perplexity" not in card:
         measured = f"a perplexity of {found[1]}" if found else "no measured perplexity"
         warnings.warn(
-            f"this model has {measured} on held-out text: if it is a toy, its vectors, and groups "
-            "of them, mean nothing",
+            f"this model has {measured} on held-out text: it may be a toy, whose vectors and "
+            "clusters mean nothing",
             stacklevel=3,
         )
 

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.console import output_file, show
 from elmokit.cli.options import UNSET, Device, Model, Overwrite, state_defaults_in_text
-from elmokit.tasks import FIT, TASKS, FitConfig, WordsConfig
+from elmokit.tasks import DEFAULT_FIT, TASKS, FitConfig, WordsConfig
 
 TaskConfig = TypeVar("TaskConfig")
 state_defaults_in_text(FitConfig)
@@ -51,7 +51,7 @@ class Fit(Generic[TaskConfig]):
     """Examples for the final score."""
     model: Model = None
     words: Annotated[WordsConfig, arg(name="")] = WordsConfig()  # noqa: RUF009
-    config: Annotated[FitConfig, arg(name="")] = FIT
+    config: Annotated[FitConfig, arg(name="")] = DEFAULT_FIT
     cache: Annotated[Path | None, UNSET] = None
     """Directory for the layers of frozen biLMs, shared by all runs (default: elmokit in the user's
     cache).

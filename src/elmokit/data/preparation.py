@@ -22,7 +22,7 @@ import zstandard
 from elmokit.data.documents import Document, Work, read_documents, tokenize_documents
 from elmokit.data.duplicates import Fingerprint, SeenDocuments
 from elmokit.data.tables import FASTA, is_table
-from elmokit.data.text_files import REPORT_NAME, SHARD, SHOWN_CHARACTERS, SHOWN_FILES, show_reading
+from elmokit.data.text_files import REPORT_NAME, SHARD, SHOWN_FILES, show_text
 from elmokit.fs import (
     atomic_directory,
     check_output,
@@ -381,14 +381,10 @@ def prepare(
     files = [*options.exclude_bytes, *options.input_bytes]
     check_output(output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
     for path in list(input_bytes)[:SHOWN_FILES]:
-        if (
-            document := next(read_documents(path, column, 0, lines == "wrapped"), None)
-        ) is not None:
-            show_reading(
-                path,
-                chosen.tokenize(document.lines[0][:SHOWN_CHARACTERS]),
-                {"column": column} if is_table(path) else {"lines": lines},
-            )
+        documents = read_documents(path, column, 0, lines == "wrapped")
+        texts = chain.from_iterable(document.lines for document in documents)
+        parts = {"column": column} if is_table(path) else {"lines": lines}
+        show_text(Path(path), texts, chosen, parts)
 
     near = bool(exclude) or drop_duplicates == "near"
     work = Work(chosen.name, language, len(exclude), near)

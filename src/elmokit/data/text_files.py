@@ -11,7 +11,7 @@ import re
 import sys
 import unicodedata
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -84,6 +84,22 @@ def _shard_options(path: Path) -> dict[str, Any]:
     if not (SHARD.fullmatch(path.name) and report.is_file()):
         return {}
     return read_json(report)["options"]
+
+
+def show_text(
+    path: Path, lines: Iterable[str], tokenizer: Tokenizer, parts: Mapping[str, object]
+) -> None:
+    """Show how the first line of a text is read, and warn if the text is already tokenized."""
+    beginning = list(islice(filter(str.strip, lines), LOOKED_AT))
+    mark = next(filter(None, map(PLACEHOLDER.search, beginning)), None)
+    if mark and tokenizer.name != TOKENIZED:
+        warnings.warn(
+            f"{path} has {mark[0].strip()}, a mark of tokenized text, and is split again: read it "
+            f"as it is (--no-tokenize; in prepare, --tokenizer {TOKENIZED})",
+            stacklevel=3,
+        )
+    first = next(iter(beginning), "")[:SHOWN_CHARACTERS]
+    show_reading(path, tokenizer.tokenize(first), parts)
 
 
 @dataclass(frozen=True)
@@ -236,15 +252,6 @@ class TextFile:
             for path, shard in zip(paths, shards, strict=True)
         ]
         for file in files[:SHOWN_FILES]:
-            lines = list(islice(filter(str.strip, file.lines()), LOOKED_AT))
-            marks = next(filter(None, map(PLACEHOLDER.search, lines)), None)
-            if marks and file.tokenizer.name != TOKENIZED:
-                warnings.warn(
-                    f"{file.path} has {marks[0].strip()}, a mark of tokenized text, and is split "
-                    "again: read it as it is (--no-tokenize)",
-                    stacklevel=2,
-                )
-            line = next(iter(lines), "")[:SHOWN_CHARACTERS]
             column = (column or COLUMN) if is_table(file.path) or column else None
-            show_reading(file.path, file.tokenizer.tokenize(line), {"column": column})
+            show_text(file.path, file.lines(), file.tokenizer, {"column": column})
         return files

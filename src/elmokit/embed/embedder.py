@@ -344,8 +344,8 @@ class Embedder:
         own = scripts.pop(self.model.language or "", None)
         if own and not re.search(own, text) and re.search("|".join(scripts.values()), text):
             warnings.warn(
-                f"the model was trained on {self.model.language}, in which {text!r:.40} is not: "
-                f"vectors mean little (bundled models: {', '.join(list_models())})",
+                f"the model was trained on {self.model.language}, and {text!r:.40} is in another "
+                f"script: its vectors mean little (bundled models: {', '.join(list_models())})",
                 stacklevel=2,
             )
 

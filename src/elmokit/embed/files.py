@@ -43,6 +43,8 @@ from elmokit.text import TruncationWarning
 
 Export = Callable[[EmbeddingStore, Path], None]  # writes the output from a complete store
 
+WORD_FORMATS = (".hdf5", ".h5", ".parquet")  # files of the vectors of words
+
 
 def embed_file(
     file: str | Path,
@@ -96,18 +98,14 @@ def embed_file(
         OSError: The output cannot be written.
     """
     output = Path(output).expanduser()
-    suffix, compression = suffixes_of(output)
-    if compression or suffix in (".npy", ".npz"):
-        raise ValueError(
-            f"{output} would be a directory: name one without {compression or suffix}, or a file "
-            "with .hdf5 or .parquet (`elmokit encode` writes one vector a line as .npy)"
-        )
+    suffix = suffixes_of(output).kind
     if suffix == ".parquet":
         import_extra("pyarrow", "parquet")
-    is_store = suffix not in EXPORTS
+    is_store = suffix not in WORD_FORMATS
     check_output(
         output,
         [file, model],
+        suffixes=() if is_store else WORD_FORMATS,
         overwrite=overwrite or is_store,  # a store may belong to the same job
         directory_of=EmbeddingStore.INDEX_NAME if is_store else None,
         own_files=EmbeddingStore.OTHER_FILES if is_store and overwrite else None,
@@ -122,7 +120,7 @@ def embed_file(
         lines_per_part=sentences_per_part,
         storage_dtype=storage_dtype,
     )
-    return job.write(output, EXPORTS.get(suffix), overwrite)
+    return job.write(output, None if is_store else EXPORTS[suffix], overwrite)
 
 
 def encode_file(

@@ -27,6 +27,8 @@ except ImportError:  # Windows, where two runs in one directory go undetected
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")  # formats of tables that are written
 COLUMNS = (".conllu", ".conll", ".iob2", ".bio", ".txt")  # formats with a word on each line
+OTHER_FORMATS = (".npy", ".npz", ".hdf5", ".h5", ".json", ".html", ".xlsx")
+OTHER_FORMATS += (".svg", ".png", ".pdf")
 # Errors of file systems that do not flush, or have no modes.
 UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 
@@ -247,6 +249,7 @@ def check_output(
         keys: The keys that this file, of JSON, must have.
         own_files: The names of all other files that a directory to be replaced may hold; None: any.
         suffixes: The suffixes of the formats that an output file can have; (): whatever its name.
+            A directory has none of a file's.
 
     Raises:
         FileExistsError: The output exists, and must not be replaced.
@@ -264,6 +267,8 @@ def check_output(
         kind not in suffixes or (compression and kind not in (*TABLES[:-1], *COLUMNS))
     ):
         raise ValueError(f"{output} must end in {', '.join(suffixes)}, the formats there are")
+    if directory_of and (compression or kind in (*TABLES, *COLUMNS, *OTHER_FORMATS)):
+        raise ValueError(f"{output} would be a directory: name one without {compression or kind}")
     if output.exists() and not (output.is_dir() if directory_of else output.is_file()):
         raise ValueError(f"{output} exists and is not a {'directory' if directory_of else 'file'}")
     if output.is_dir():

@@ -28,7 +28,7 @@ TASKS = {
 }
 
 
-OF_TASK: Any = None  # a setting of `FitConfig` that defaults to the task's
+TASK_DEFAULT: Any = None  # a setting of `FitConfig` that defaults to the task's
 
 
 @dataclass(frozen=True)
@@ -64,23 +64,23 @@ class FitConfig:
     cache of vectors.
     """
 
-    seed: Annotated[int, Between(0, 2**32 - 1)] = OF_TASK
+    seed: Annotated[int, Between(0, 2**32 - 1)] = TASK_DEFAULT
     """Seed of the initial weights, the dropout and the order of batches."""
-    max_epochs: Count = OF_TASK
+    max_epochs: Count = TASK_DEFAULT
     """Maximum number of passes over the training set."""
     max_minutes: Positive | None = None
     """Stop after the epoch in which training has taken this many minutes (default: no limit)."""
-    patience: Count = OF_TASK
+    patience: Count = TASK_DEFAULT
     """Stop after this many epochs without a better score on the development set. Epochs before the
     score first changes do not count, since a network may need some to find its first span.
     """
-    batch_size: Count = OF_TASK
+    batch_size: Count = TASK_DEFAULT
     """Examples per batch."""
-    learning_rate: Positive = OF_TASK
+    learning_rate: Positive = TASK_DEFAULT
     """Learning rate of Adam."""
-    halve_after: Count = OF_TASK
+    halve_after: Count = TASK_DEFAULT
     """Halve the learning rate after this many epochs in a row without a better score."""
-    max_grad_norm: Positive = OF_TASK
+    max_grad_norm: Positive = TASK_DEFAULT
     """Maximum norm of the gradients."""
     device: str | None = None
     """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
@@ -94,7 +94,7 @@ class FitConfig:
         return replace(defaults, **given)
 
 
-FIT = FitConfig(
+DEFAULT_FIT = FitConfig(
     seed=1,
     max_epochs=30,
     patience=4,

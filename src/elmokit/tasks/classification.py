@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elmokit.data import is_table, show_reading
 from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, check
-from elmokit.tasks import FIT, FitConfig
+from elmokit.tasks import DEFAULT_FIT, FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,
@@ -216,7 +216,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     name = "classification"
     Config = ClassificationConfig
-    fit_config = FitConfig(max_epochs=15, learning_rate=1e-3).over(FIT)
+    fit_config = FitConfig(max_epochs=15, learning_rate=1e-3).over(DEFAULT_FIT)
     config: ClassificationConfig
 
     def __init__(

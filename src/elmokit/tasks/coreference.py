@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elmokit.extras import import_extra
 from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, NonNegative, Positive, check
-from elmokit.tasks import FIT, FitConfig
+from elmokit.tasks import DEFAULT_FIT, FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,
@@ -352,7 +352,9 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
 
     name = "coreference"
     Config = CoreferenceConfig
-    fit_config = FitConfig(max_epochs=40, batch_size=1, learning_rate=1e-3, patience=6).over(FIT)
+    fit_config = FitConfig(max_epochs=40, batch_size=1, learning_rate=1e-3, patience=6).over(
+        DEFAULT_FIT
+    )
     config: CoreferenceConfig
 
     # --- Examples ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.settings import Count, DropoutRate, check
-from elmokit.tasks import FIT, FitConfig
+from elmokit.tasks import DEFAULT_FIT, FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,
@@ -174,7 +174,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     name = "pairs"
     Config = PairsConfig
-    fit_config = FitConfig(max_epochs=20, learning_rate=5e-4).over(FIT)
+    fit_config = FitConfig(max_epochs=20, learning_rate=5e-4).over(DEFAULT_FIT)
     max_words = 5_000  # attention takes memory that grows with the square
     config: PairsConfig
 

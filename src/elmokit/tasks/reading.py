@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, check
-from elmokit.tasks import FIT, FitConfig
+from elmokit.tasks import DEFAULT_FIT, FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,
@@ -226,7 +226,9 @@ class ReadingTask(Task[Question, Answer]):
 
     name = "reading"
     Config = ReadingConfig
-    fit_config = FitConfig(max_epochs=15, batch_size=24, learning_rate=1e-3, patience=3).over(FIT)
+    fit_config = FitConfig(max_epochs=15, batch_size=24, learning_rate=1e-3, patience=3).over(
+        DEFAULT_FIT
+    )
     max_words = 5_000  # attention takes memory that grows with the square
     config: ReadingConfig
 

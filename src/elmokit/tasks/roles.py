@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elmokit.fs import read_lines
 from elmokit.nn import CRF
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
-from elmokit.tasks import FIT, FitConfig
+from elmokit.tasks import DEFAULT_FIT, FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,
@@ -207,7 +207,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
     Config = RolesConfig
     fit_config = FitConfig(
         max_epochs=25, batch_size=48, learning_rate=1e-3, max_grad_norm=1.0
-    ).over(FIT)
+    ).over(DEFAULT_FIT)
     config: RolesConfig
 
     # --- Examples ---------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from elmokit.data import read_rows, show_reading, write_table
 from elmokit.fs import TABLES
-from elmokit.tasks import FIT, TASKS, FitConfig
+from elmokit.tasks import DEFAULT_FIT, TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 from elmokit.text import get_tokenizer
 
@@ -194,7 +194,7 @@ class Task(ABC, Generic[Example, Prediction]):
 
     name: ClassVar[str]
     Config: ClassVar[type] = NoSettings
-    fit_config: ClassVar[FitConfig] = FIT
+    fit_config: ClassVar[FitConfig] = DEFAULT_FIT
     formats: ClassVar[Sequence[str]] = TABLES  # suffixes of the files of predictions
     max_words: int | None = None
 
