@@ -18,7 +18,7 @@ from pathlib import Path
 import rjieba
 import zstandard
 
-from build import write_corpus
+from build_en import write_corpus
 
 # Words of several senses, as they are cut by rjieba.
 WORDS = Path(__file__).with_name("words_zh.txt").read_text(encoding="utf-8").split()

@@ -1,7 +1,7 @@
 """Choose the sentences of the corpus that `elmokit serve` searches by default,
 src/elmokit/serve/corpus.txt.zst.
 
-    python recipes/page_corpus/build.py SHARD... --output src/elmokit/serve/corpus.txt.zst
+    python recipes/page_corpus/build_en.py SHARD... --output src/elmokit/serve/corpus.txt.zst
 
 A shard is a .zst file of raw text, one paragraph per line, whose name begins with that of its
 source: gutenberg (books in the public domain), us_gov (works of the United States government),
