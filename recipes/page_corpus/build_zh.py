@@ -17,7 +17,6 @@ from pathlib import Path
 
 import rjieba
 import zstandard
-
 from build_en import write_corpus
 
 # Words of several senses, as they are cut by rjieba.
