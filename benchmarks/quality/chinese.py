@@ -38,7 +38,15 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from result_files import RESULTS, write_result
 from sentiment import PARTS, accuracies
-from word_senses import Instance, Sentence, Tally, instance_vectors, lemma_senses
+from word_senses import (
+    Instance,
+    Sentence,
+    Tally,
+    instance_vectors,
+    lemma_senses,
+    names_of,
+    use_cosines,
+)
 
 from elmokit.analysis.probe import probe_files
 from elmokit.analysis.uses import unit_vectors
@@ -71,16 +79,16 @@ def senses(embedder: Embedder, data: Path) -> Figures:
     uses = list(instance_vectors(read_senses(data / "senses.tsv"), embedder, "zeros"))
     names, vectors = [use for use, _ in uses], unit_vectors(np.stack([found for _, found in uses]))
     right: dict[str, Counter[str]] = defaultdict(Counter)
-    for layer in range(embedder.num_layers):
-        cosines = vectors[:, layer] @ vectors[:, layer].T
+    cosines = use_cosines(np.einsum("nld,mld->lnm", vectors, vectors))
+    for layer, matrix in names_of(cosines).items():
         for number, use in enumerate(names):
             others = [
                 other
                 for other, same in enumerate(names)
                 if same.lemma == use.lemma and other != number
             ]
-            nearest = max(others, key=lambda other: cosines[number, other])
-            right[f"layer {layer}"][use.lemma] += names[nearest].senses == use.senses
+            nearest = others[int(np.argmax(matrix[number, others]))]
+            right[layer][use.lemma] += names[nearest].senses == use.senses
     return {
         "of": dict(Counter(use.lemma for use in names)),
         "right": {layer: dict(words) for layer, words in right.items()},
@@ -88,7 +96,9 @@ def senses(embedder: Embedder, data: Path) -> Figures:
 
 
 def read_modern_chinese(embedder: Embedder, file: Path) -> Iterator[Sentence]:
-    """Lines "SENTENCE WORD SENSES"; each part, also the sentence, may have spaces."""
+    """Lines "SENTENCE WORD SENSES"; each part, also the sentence, may have spaces. $$ separates
+    the senses, any of which is right.
+    """
     for line in read_lines(file):
         parts = line.split(" ")
         for number in range(1, len(parts) - 1):
@@ -96,8 +106,8 @@ def read_modern_chinese(embedder: Embedder, file: Path) -> Iterator[Sentence]:
             if word and word in text:
                 start = text.index(word)
                 words, position = split_around(embedder, text, start, start + len(word))
-                sense = " ".join(parts[number + 1 :])
-                yield Sentence(tuple(words), (Instance(word, position, position + 1, (sense,)),))
+                senses = tuple(" ".join(parts[number + 1 :]).split("$$"))
+                yield Sentence(tuple(words), (Instance(word, position, position + 1, senses),))
                 break
 
 
@@ -113,8 +123,9 @@ def wsd(embedder: Embedder, data: Path) -> Figures:
     found = {}
     for neighbors in (1, 5):
         tally = Tally()
-        tally.answer(asked, lemma_senses(training, embedder, neighbors, "zeros"), embedder, "zeros")
-        found[str(neighbors)] = tally.f1()[""]
+        known = lemma_senses(training, embedder, neighbors, "zeros")
+        tally.answer(asked, known, embedder, "zeros", pool="val")
+        found[str(neighbors)] = tally.f1()["val"]
     return {"f1": found, "instances": len(asked)}
 
 
@@ -126,33 +137,24 @@ def wic(embedder: Embedder, data: Path) -> Figures:
     is_same = np.array([answer["tag"] == "T" for answer in answers])
     vectors = []
     for side in ("1", "2"):
-        split = [
-            split_around(
-                embedder,
-                pair[f"sentence{side}"],
-                int(pair[f"start{side}"]),
-                int(pair[f"end{side}"]),
-            )
-            for pair in pairs
-        ]
-        layers = embedder.embed([words for words, _ in split], "all")
-        places = [place for _, place in split]
-        vectors.append(
-            unit_vectors(
-                np.stack([found[:, place] for found, place in zip(layers, places, strict=True)])
-            )
-        )
-    cosines = np.einsum("nld,nld->ln", *vectors)
+        sentences = []
+        for pair in pairs:
+            start, stop = int(pair[f"start{side}"]), int(pair[f"end{side}"])
+            words, place = split_around(embedder, pair[f"sentence{side}"], start, stop)
+            sentences.append(Sentence(tuple(words), (Instance("", place, place + 1, ()),)))
+        found = instance_vectors(sentences, embedder, "zeros")
+        vectors.append(unit_vectors(np.stack([layers for _, layers in found])))
+    cosines = use_cosines(np.einsum("nld,nld->ln", *vectors))
     halves = np.arange(len(pairs)) % 2 == 0
     right = {}
-    for layer, values in enumerate(cosines):
+    for layer, values in names_of(cosines).items():
         correct = 0
         for half in (halves, ~halves):
             thresholds = values[half]
             scores = [np.mean((thresholds > t) == is_same[half]) for t in thresholds]
             threshold = thresholds[int(np.argmax(scores))]
             correct += int(((values[~half] > threshold) == is_same[~half]).sum())
-        right[f"layer {layer}"] = 100 * correct / len(pairs)
+        right[layer] = 100 * correct / len(pairs)
     return {"accuracy": right, "always": 100 * max(is_same.mean(), 1 - is_same.mean())}
 
 

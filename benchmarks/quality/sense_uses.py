@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from word_senses import Instance, Sentence, instance_vectors, names_of, use_cosines
 
 from elmokit.analysis.uses import unit_vectors, uses_in_each
 from elmokit.embed import Embedder
@@ -30,21 +31,21 @@ FIRMS = ["I like apple products", "The new apple computer is faster than the old
 
 
 def _vectors(items: list[tuple[str, list[str]]], embedder: Embedder, state: str) -> np.ndarray:
-    """(N, L+1, 2D), scaled to length one: the vectors of each word at its first use in its
-    sentence.
+    """(N, L+2, 2D), scaled to length one: the vectors of each word at its first use in its
+    sentence, and of the sentence, as of `word_senses.instance_vectors`.
     """
-    places = [uses_in_each(word, [sentence])[0].position for word, sentence in items]
-    embedded = embedder.embed([sentence for _, sentence in items], "all", state)
-    return unit_vectors(
-        np.stack([layers[:, place] for layers, place in zip(embedded, places, strict=True)])
-    )
+    sentences = []
+    for word, words in items:
+        place = uses_in_each(word, [words])[0].position
+        sentences.append(Sentence(tuple(words), (Instance(word, place, place + 1, ()),)))
+    found = instance_vectors(sentences, embedder, state)
+    return unit_vectors(np.stack([vectors for _, vectors in found]))
 
 
 def _cosines(vectors: np.ndarray) -> dict[str, np.ndarray]:
-    """(N, N) for each layer, and for the mean over the contextual layers."""
-    by_layer = np.einsum("nld,mld->lnm", vectors, vectors)
-    named = {f"layer {number}": cosines for number, cosines in enumerate(by_layer)}
-    return named | {CONTEXTUAL: by_layer[1:].mean(axis=0)}
+    """(N, N) for each layer, for uses, and for the mean over the contextual layers."""
+    cosines = np.einsum("nld,mld->lnm", vectors, vectors)
+    return names_of(use_cosines(cosines)) | {CONTEXTUAL: cosines[1:-1].mean(axis=0)}
 
 
 def nearest_uses(embedder: Embedder, state: str) -> dict[str, Any]:
@@ -95,27 +96,16 @@ def compare_apples(embedder: Embedder, state: str) -> dict[str, Any]:
 PAIRS = Path(__file__).with_name("sense_pairs.json")
 
 
-def margins(
-    item: dict[str, str], embedder: Embedder, state: str | None = None
-) -> dict[str, tuple[float, float]]:
+def margins(item: dict[str, str], embedder: Embedder, state: str) -> dict[str, tuple[float, float]]:
     """By method of comparison: the similarity of the word to its use in the same sense, and to that
     in the other.
     """
-    sentences = [item[name].split() for name in ("sentence", "same", "other")]
-    first_uses = [uses_in_each(item["word"], [sentence])[0] for sentence in sentences]
-    found = {}
-    for layers in (*range(embedder.num_layers), "mix"):
-        embedded = zip(embedder.embed(sentences, layers, state), first_uses, strict=True)
-        asked, same, other = unit_vectors(
-            np.stack([words[use.position] for words, use in embedded])
-        )
-        found[str(layers)] = (float(asked @ same), float(asked @ other))
-    contextual = [found[str(layer)] for layer in range(1, embedder.num_layers)]
-    same, other = np.mean(contextual, axis=0).tolist()
-    return {CONTEXTUAL: (same, other), **found}
+    items = [(item["word"], item[name].split()) for name in ("sentence", "same", "other")]
+    cosines = _cosines(_vectors(items, embedder, state))
+    return {name: (matrix[0, 1], matrix[0, 2]) for name, matrix in cosines.items()}
 
 
-def sense_pairs(embedder: Embedder, state: str | None = None) -> dict[str, Any]:
+def sense_pairs(embedder: Embedder, state: str = "zeros") -> dict[str, Any]:
     """The number of items that are right, by method of comparison."""
     items = json.loads(PAIRS.read_text(encoding="utf-8"))["items"]
     scored = [margins(item, embedder, state) for item in items]

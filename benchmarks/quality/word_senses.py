@@ -152,13 +152,27 @@ def read_semcor(path: Path) -> Iterator[Sentence]:
 def instance_vectors(
     sentences: Iterable[Sentence], embedder: Embedder, state: str
 ) -> Iterator[tuple[Instance, np.ndarray]]:
-    """Yield every labelled use with the mean vectors of its words, (L+1, 2D)."""
+    """Yield every labelled use with the mean vectors of its words, and that of its text at the top
+    layer, (L+2, 2D).
+    """
     sentences, same = tee(sentences)
     batches = embedder.embed_stream((sentence.words for sentence in sentences), "all", state)
     # The vectors first: a batch of sentences is read before there are any.
     for layers, sentence in zip(chain.from_iterable(batches), same, strict=False):
         for instance in sentence.instances:
-            yield instance, layers[:, instance.start : instance.stop].mean(axis=1)
+            words = layers[:, instance.start : instance.stop].mean(axis=1)
+            yield instance, np.concatenate([words, layers[-1:].mean(axis=1)])
+
+
+def use_cosines(cosines: np.ndarray) -> np.ndarray:
+    """The cosines (L+2, ...) of `instance_vectors`, with those of uses in place of the texts."""
+    return np.concatenate([cosines[:-1], cosines[-2:].mean(axis=0, keepdims=True)])
+
+
+def names_of(rows: Iterable[Any]) -> dict[str, Any]:
+    """L+1 layers and "use", by name."""
+    *layers, use = rows
+    return {f"layer {number}": layer for number, layer in enumerate(layers)} | {"use": use}
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +181,7 @@ class LemmaSenses:
 
     Attributes:
         names: Names of the senses, the most frequent first.
-        vectors: Unit vectors of N centroids or uses, (L+1, N, 2D).
+        vectors: Unit vectors of N centroids or uses, (L+2, N, 2D), as of `instance_vectors`.
         has_sense: Whether each of them is of a sense, (N, senses).
         neighbors: The number of them that vote; 1 for centroids.
     """
@@ -178,12 +192,13 @@ class LemmaSenses:
     neighbors: int
 
     def nearest(self, vectors: np.ndarray) -> list[str]:
-        """The sense with most votes among the nearest by cosine, for each layer of (L+1, 2D).
+        """The sense with most votes among the nearest by cosine, for each layer and for uses, from
+        (L+2, 2D).
 
         Those as near as the last that votes do too: in the token layer, all uses of a word form.
         Equal votes go to the most frequent sense.
         """
-        cosines = np.matmul(self.vectors, unit_vectors(vectors)[:, :, None])[:, :, 0]
+        cosines = use_cosines(np.matmul(self.vectors, unit_vectors(vectors)[:, :, None])[:, :, 0])
         k = min(self.neighbors, cosines.shape[1])
         least = np.partition(cosines, -k, axis=1)[:, -k, None] - TIE
         votes = (cosines >= least).astype(np.int64) @ self.has_sense
@@ -263,8 +278,7 @@ class Tally:
         for instance, vectors in instance_vectors(test, embedder, state):
             senses, first = known.get(instance.lemma), (first_senses or {}).get(instance.lemma)
             self.unseen += senses is None
-            by_layer = senses.nearest(vectors) if senses else [first] * embedder.num_layers
-            answers = {f"layer {number}": answer for number, answer in enumerate(by_layer)}
+            answers = names_of(senses.nearest(vectors) if senses else [first] * len(vectors))
             answers[MOST_FREQUENT] = senses.names[0] if senses else first
             if first_senses is not None:
                 answers[FIRST_SENSE] = first

@@ -51,8 +51,8 @@ def stored(request: pytest.FixtureRequest, text: Path, embedder: Embedder) -> Pa
     return text.parent / str(request.param)
 
 
-def layers_of(stored: Path) -> str | int:
-    return {"1": 1, "all": "top"}.get(stored.name, stored.name)
+def layers_of(stored: Path, default: str = "top") -> str | int:
+    return {"1": 1, "all": default, "top": default}.get(stored.name, stored.name)
 
 
 @pytest.mark.parametrize("word", ["bank", "river bank,banks", "new york", "green"])
@@ -63,7 +63,8 @@ def test_neighbors_in_a_store_are_those_in_its_text(
     query = f"{QUERY} new york"
     options = {"count": 70} | options
     result = neighbors(word, query, stored, embedder, **options)
-    expected = neighbors(word, query, text, embedder, layers_of(stored), **options)
+    layers = layers_of(stored, "top" if "any_word" in options else "use")
+    expected = neighbors(word, query, text, embedder, layers, **options)
     assert (result.query, result.sentences_searched) == (
         expected.query,
         expected.sentences_searched,
@@ -80,7 +81,7 @@ def test_senses_in_a_store_are_those_in_its_text(
     stored: Path, text: Path, embedder: Embedder
 ) -> None:
     result = senses(["bank", "banks"], stored, embedder)
-    expected = senses(["bank", "banks"], text, embedder, layers_of(stored))
+    expected = senses(["bank", "banks"], text, embedder, layers_of(stored, "use"))
     assert (result.uses, result.uses_in_corpus, result.clusters) == (
         expected.uses,
         9,
@@ -89,7 +90,7 @@ def test_senses_in_a_store_are_those_in_its_text(
     np.testing.assert_array_equal(result.labels, expected.labels)
     if stored.name == "all":
         np.testing.assert_allclose(result.planes, expected.planes, atol=1e-4)
-    assert len(result.planes) == (3 if stored.name == "all" else 1)
+    assert len(result.planes) == {"all": 4, "top": 2}.get(stored.name, 1)
 
 
 def test_change_between_stores_is_that_between_their_texts(

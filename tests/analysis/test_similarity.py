@@ -39,7 +39,8 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
         ("apple", 7),
     ]
     sentences = [use.sentence for use in result.uses]
-    for matrix, layers in zip(result.similarities.values(), (0, 1, 2, "mix"), strict=True):
+    *matrices, of_uses = result.similarities.values()
+    for matrix, layers in zip(matrices, (0, 1, 2, "mix"), strict=True):
         vectors = [
             words[use.position]
             for words, use in zip(embedder.embed(sentences, layers), result.uses, strict=True)
@@ -48,6 +49,10 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
         np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(next(iter(result.similarities.values())), 1, rtol=0, atol=1e-5)
     assert all(matrix.max() <= 1 for matrix in result.similarities.values())
+    texts = [words.mean(axis=0) for words in embedder.embed(sentences, "top")]
+    expected = [[cosine(left, right) for right in texts] for left in texts]
+    # Of two vectors of length 1 beside each other, the cosine is the mean of theirs.
+    np.testing.assert_allclose(of_uses, np.mean([matrices[2], expected], axis=0), atol=1e-5)
 
 
 def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
@@ -102,11 +107,13 @@ def corpus(tmp_path: Path) -> Path:
 def test_neighbors_are_sorted_by_cosine(corpus: Path, embedder: Embedder) -> None:
     query = "I saw a play in London ."
     result = neighbors("play", query, corpus, embedder, count=3)
-    asked = embedder.embed([query], "top")[0][3]
+    asked = embedder.embed([query], "top")[0]
     uses = [(0, 1), (2, 1), (6, 5), (7, 1)]
     vectors = embedder.embed([CORPUS[line] for line, _ in uses], "top")
     cosines = {
-        cosine(words[at], asked): f"{line}:{at}"
+        (cosine(words[at], asked[3]) + cosine(words.mean(axis=0), asked.mean(axis=0))) / 2: (
+            f"{line}:{at}"
+        )
         for words, (line, at) in zip(vectors, uses, strict=True)
     }
     expected = sorted(cosines, reverse=True)[:3]

@@ -164,20 +164,28 @@ def test_word_map_projects_every_use_in_each_layer_and_turns_it_to_the_layer_abo
     result = senses("bank", corpus, embedder)
     assert len(result.uses) == result.uses_in_corpus == 8
     assert [use.sentence[use.position] for use in result.uses] == [*["bank"] * 7, "BANK"]
-    assert result.planes.shape == (3, 8, 2)
+    assert result.planes.shape == (4, 8, 2)
+    sentences = [embedder.embed([list(use.sentence)], "all")[0] for use in result.uses]
     layers = np.stack(
-        [embedder.embed([list(use.sentence)], "all")[0][:, use.position] for use in result.uses],
+        [words[:, use.position] for words, use in zip(sentences, result.uses, strict=True)],
         axis=1,
     )
+    mean = layers.mean(axis=1, keepdims=True)
+    layers[:, :7] += mean - layers[:, :7].mean(axis=1, keepdims=True)
+    layers[:, 7:] = mean  # the only BANK: a spelling does not differ from the others
     layers /= np.linalg.norm(layers, axis=2, keepdims=True)
+    texts = np.stack([words[-1].mean(axis=0) for words in sentences])
+    texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+    uses = np.concatenate([layers[2], texts], axis=1) / np.sqrt(2)
+    layers = [*layers, uses]
     components = [principal_components(layer.astype(np.float64), 2) for layer in layers]
-    np.testing.assert_allclose(result.planes[2], components[2], atol=1e-5)
-    np.testing.assert_allclose(result.planes[1], turned(components[1], result.planes[2]), atol=1e-5)
-    np.testing.assert_allclose(result.planes[0], turned(components[0], result.planes[1]), atol=1e-5)
-    distances = np.linalg.norm(result.planes[0][:7] - result.planes[0][0], axis=1)
-    np.testing.assert_allclose(
-        distances, 0, atol=1e-5
-    )  # equal spelling, equal vector in the token layer
+    np.testing.assert_allclose(result.planes[3], components[3], atol=1e-5)
+    for number in (2, 1, 0):
+        above = result.planes[number + 1]
+        expected = turned(components[number], above)
+        np.testing.assert_allclose(result.planes[number], expected, atol=1e-5)
+    distances = np.linalg.norm(result.planes[0] - result.planes[0][0], axis=1)
+    np.testing.assert_allclose(distances, 0, atol=1e-5)  # one word in the token layer
     assert sum(each.size for each in result.clusters) == 8
     for number, each in enumerate(result.clusters):
         assert set(result.labels[each.typical]) == {number}

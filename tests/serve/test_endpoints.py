@@ -273,7 +273,7 @@ def test_uses_in_the_corpus_are_a_sample_and_are_kept_for_a_few_words(
     assert (found.count, len(found.uses)) == (60, 20)
     uses = list(found.uses)[:3]
     expected = [embedder.embed([use.sentence], "all")[0][:, use.position] for use in uses]
-    np.testing.assert_allclose(found.vectors_of(uses), expected, **NEAR)
+    np.testing.assert_allclose(found.vectors_of(uses).words, expected, **NEAR)
     monkeypatch.setattr("elmokit.serve.service.SAMPLED_WORDS", 15 * 8)
     assert len(service.uses("number", None, lambda: None).uses) == 15
     for number in range(30):  # absent words are kept, too

@@ -173,8 +173,8 @@ def change(
         first: A corpus, as for `elmokit.senses`.
         second: Another corpus.
         model: An `Embedder`, or a model as it takes one.
-        layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that
-            is stored.
+        layers: Representation, as `UseVectors.select` names them; None: "top", or the one that is
+            stored.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
             at white space.
         column: The column of tables; None: "text".
@@ -192,7 +192,10 @@ def change(
     """
     embedder = Embedder.of(model)
     corpora = [open_corpus(path, embedder, tokenize, column) for path in (first, second)]
-    chosen = corpora[0].choose_layers(layers)  # an invalid choice is reported before the search
+    # Not "use": the texts of two corpora differ, whatever a word means in them.
+    chosen = corpora[0].choose_layers(
+        layers, "top"
+    )  # an invalid choice is reported before the search
     corpora[1].choose_layers(chosen)
     words = [words] if isinstance(words, str) else words
     forms = [WordForms.of(word, corpora[0].split) for word in words]
@@ -203,7 +206,7 @@ def change(
         distances = ()
         if min(counts) > 1:
             left, right = (
-                unit_vectors(corpus.vectors(sample, chosen))
+                unit_vectors(corpus.vectors(sample).select(embedder.model, chosen))
                 for corpus, sample in zip(corpora, uses, strict=True)
             )
             distances = compare_vectors(left, right, permutations, seed)

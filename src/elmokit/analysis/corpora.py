@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from elmokit.analysis.uses import (
+    USE,
     Use,
+    UseVectors,
     Word,
     WordForms,
     longer_words,
     uses_of,
-    vectors_of_uses,
     warn_of_toy,
 )
 from elmokit.data import TextFile
@@ -70,13 +71,14 @@ class Corpus(ABC):
         """
 
     @abstractmethod
-    def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
-        """The vectors of uses: (N, 2D), or with "all" every layer that there is, (N, L+1, 2D)."""
+    def vectors(self, uses: Sequence[Use]) -> UseVectors:
+        """The vectors of uses, at every layer that there is."""
 
-    def choose_layers(self, layers: str | int | None) -> str | int:
-        """The representation to use. ValueError where there are no such vectors."""
-        layers = "top" if layers is None else layers
-        layer_weights(self.embedder.model, layers)
+    def choose_layers(self, layers: str | int | None, default: str | int = USE) -> str | int:
+        """The representation to take. ValueError where there are no such vectors."""
+        layers = default if layers is None else layers
+        if layers != USE:
+            layer_weights(self.embedder.model, layers)
         return layers
 
     def uses(self, word: Word | None, check: Check | None = None) -> Iterator[list[Use]]:
@@ -153,8 +155,8 @@ class TextCorpus(Corpus):
                     stacklevel=2,
                 )
 
-    def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
-        return vectors_of_uses(uses, self.embedder, layers)
+    def vectors(self, uses: Sequence[Use]) -> UseVectors:
+        return UseVectors.of(uses, self.embedder)
 
 
 class StoredCorpus(Corpus):
@@ -188,30 +190,32 @@ class StoredCorpus(Corpus):
             self._lines.setdefault(sentence, line)
             yield line + 1, sentence
 
-    def choose_layers(self, layers: str | int | None) -> str | int:
-        """Defaults to the stored representation if there is only one."""
+    def choose_layers(self, layers: str | int | None, default: str | int = USE) -> str | int:
+        """By default the representation that is stored, if the default one needs another."""
         if self.layers == "all":
-            return super().choose_layers(layers)
-        layers = super().choose_layers(self.layers if layers is None else layers)
-        model = self.embedder.model
-        if not torch.equal(layer_weights(model, layers), layer_weights(model, self.layers)):
+            return super().choose_layers(layers, default)
+        model, stored = self.embedder.model, self.layers
+
+        def is_stored(layers: str | int) -> bool:
+            """A vector of a use needs the top layer, at which the default looks, too."""
+            weights = layer_weights(model, "top" if layers == USE else layers)
+            return torch.equal(weights, layer_weights(model, stored))
+
+        layers = super().choose_layers(layers, default if is_stored(default) else stored)
+        if not is_stored(layers):
             raise ValueError(
-                f"{self.path} has the layers {self.layers}, not {layers}: embed these, or all"
+                f"{self.path} has the layers {stored}, not {layers}: embed these, or all"
             )
         return layers
 
-    def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
-        lines = [self._lines[use.sentence] for use in uses for _ in use.words]
-        positions = [position for use in uses for position in range(use.position, use.stop)]
-        stored = self.store.word_vectors(np.array(lines), np.array(positions))
-        vectors = stored.astype(np.float32)
-        if len(positions) > len(uses):  # the mean vectors of phrases
-            ends = np.cumsum([use.length for use in uses])
-            phrases = np.split(vectors, ends[:-1])
-            vectors = np.stack([words.mean(axis=0) for words in phrases])
-        if layers == "all":
-            return vectors if self.layers == "all" else vectors[:, None]
-        return self._select(torch.from_numpy(vectors), layers).numpy()
+    def vectors(self, uses: Sequence[Use]) -> UseVectors:
+        words, texts = [], []
+        for use in uses:  # of which most are alone in their sentence
+            text = self.store.vectors(self._lines[use.sentence]).astype(np.float32)
+            layers = text if text.ndim == 3 else text[:, None]  # (T, L+1, 2D)
+            words.append(layers[use.position : use.stop].mean(axis=0))
+            texts.append(layers[:, -1].mean(axis=0))
+        return UseVectors(np.stack(words), np.stack(texts))
 
     def _select(self, vectors: torch.Tensor, layers: str | int) -> torch.Tensor:
         """One vector of each word (N, 2D) from what is stored of it."""

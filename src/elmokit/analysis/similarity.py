@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -14,15 +13,16 @@ import numpy as np
 from elmokit.analysis import Report, table
 from elmokit.analysis.corpora import Source, StoredCorpus, open_corpus
 from elmokit.analysis.uses import (
+    USE,
     Use,
+    UseVectors,
     Word,
     WordForms,
     unit_vectors,
     uses_in_each,
-    vectors_of_uses,
     warn_of_toy,
 )
-from elmokit.embed import Embedder, layer_weights
+from elmokit.embed import Embedder
 from elmokit.fs import TABLES
 from elmokit.runtime import check_list
 
@@ -124,22 +124,28 @@ class Comparison(Report):
         figure.supxlabel("\n".join(lines), x=0.02, ha="left", fontsize="small")
 
 
+USE_NAME = "use (top layer beside the text)"
+
+
 def _representations(
     uses: Sequence[Use],
     embedder: Embedder,
     layers: str | int | None,
 ) -> dict[str, np.ndarray]:
-    """The vectors to compare, (N, 2D), by the printed name of the representation."""
-    vectors = vectors_of_uses(uses, embedder, "all" if layers is None else layers)
-    if layers not in (None, "all"):
-        return {f"layer {layers}" if isinstance(layers, int) else layers: vectors}
-    if embedder.num_layers == 1:  # the top layer: a token layer always has others above it
-        return {"top layer (contextual)": vectors[:, 0]}
-    named = {} if layers is None else {"layer 0 (context-independent)": vectors[:, 0]}
-    for layer in range(1, embedder.num_layers):
-        named[f"layer {layer} (contextual)"] = vectors[:, layer]
-    mix = np.einsum("nld,l->nd", vectors, layer_weights(embedder.model, "mix").numpy())
-    return {**named, "mix of all layers": mix}
+    """The vectors to compare by the printed name of the representation."""
+    vectors, model = UseVectors.of(uses, embedder), embedder.model
+    if layers == USE or layers not in (None, "all"):
+        name = f"layer {layers}" if isinstance(layers, int) else layers
+        return {USE_NAME if layers == USE else name: vectors.select(model, layers)}
+    top = embedder.num_layers - 1
+    named = {}
+    if layers == "all" and top:  # of one layer only, it is the top one
+        named["layer 0 (context-independent)"] = vectors.select(model, 0)
+    for layer in range(min(1, top), top + 1):
+        named[f"layer {layer} (contextual)"] = vectors.select(model, layer)
+    if top:
+        named["mix of all layers"] = vectors.select(model, "mix")
+    return {**named, USE_NAME: vectors.select(model, USE)}
 
 
 def compare(
@@ -157,8 +163,9 @@ def compare(
             list); case is ignored in sentences without an exact match.
         sentences: Strings, which the model's tokenizer splits, or lists of tokens.
         model: An `Embedder`, or a model as it takes one.
-        layers: "all" (every layer, and where there are several the mix), or one representation as
-            in `Embedder.embed`; None: all but layer 0, in which all uses of a word are equal.
+        layers: "all" (every layer, where there are several the mix, and "use"), or one of them, as
+            `UseVectors.select` names them; None: all but layer 0, in which all uses of a word are
+            equal.
         tokenize: Split strings with the model's tokenizer; else at white space.
         other: Sentences in which the word has another sense than in `sentences`.
 
@@ -247,10 +254,10 @@ def nearest_uses(
 
     Args:
         query: The use to search for.
-        vector: Its unit vector, (2D,).
+        vector: Its unit vector, (d,).
         uses: The uses in each sentence, read some hundred sentences at a time. Those in the
             sentence of the query are left out, and repeated ones are returned once.
-        vectors_of: Returns the vectors (N, 2D) of some uses.
+        vectors_of: Returns the unit vectors (N, d) of some uses.
         count: Number of neighbors.
 
     Returns:
@@ -267,7 +274,7 @@ def nearest_uses(
         if candidates:
             # Rounded, so that rounding errors, which depend on the batch, do not rank equal
             # vectors.
-            cosines = (unit_vectors(vectors_of(candidates)) @ vector).round(6)
+            cosines = (vectors_of(candidates) @ vector).round(6)
             nearest |= zip(candidates, cosines.tolist(), strict=True)
             # The sort is stable: of equal cosines the first in the corpus stays first.
             by_cosine = sorted(nearest.items(), key=lambda item: -item[1])
@@ -298,8 +305,9 @@ def neighbors(
         corpus: As for `elmokit.senses`. Uses in the query sentence are left out, and repeated
             sentences are returned once.
         model: An `Embedder`, or a model as it takes one.
-        layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that
-            is stored.
+        layers: "use" (see `UseVectors.select`), or a representation of the word, as in
+            `Embedder.embed`, except "all"; None: "use", with `any_word` "top", or the one that is
+            stored.
         tokenize: Split the sentence and raw lines with the model's tokenizer; else, and lines of
             `elmokit prepare`, at white space.
         column: The column of a table; None: "text".
@@ -316,18 +324,25 @@ def neighbors(
     """
     embedder = Embedder.of(model)
     searched = open_corpus(corpus, embedder, tokenize, column)
-    layers = searched.choose_layers(layers)
+    layers = searched.choose_layers(layers, "top" if any_word else USE)
+    if any_word and layers == USE:
+        raise ValueError("uses of any word are compared by a layer or the mix, without their texts")
     forms = WordForms.of(word, searched.split)
     query = uses_in_each(forms, [searched.split(sentence)])[0]
-    (vector,) = unit_vectors(vectors_of_uses([query], embedder, layers))
+
+    def vectors_of(vectors: UseVectors) -> np.ndarray:
+        return unit_vectors(vectors.select(embedder.model, layers))
+
+    (vector,) = vectors_of(UseVectors.of([query], embedder))
     if any_word and isinstance(searched, StoredCorpus):
         nearest = searched.nearest_words(query, vector, layers, count)
         sentences = int(np.count_nonzero(searched.store.lengths()))
         result = Neighbors.of(query, nearest, sentences)
     else:
         uses = searched.uses(None if any_word else forms)
-        vectors_of = partial(searched.vectors, layers=layers)
-        result = nearest_uses(query, vector, uses, vectors_of, count)
+        result = nearest_uses(
+            query, vector, uses, lambda found: vectors_of(searched.vectors(found)), count
+        )
     if not result.nearest:
         with_word = "" if any_word else f" with the word {forms.name!r}"
         raise ValueError(f"{searched.path} has no other sentence{with_word}: try another corpus")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.checkpoints import Pretrained
-from elmokit.embed import Embedder
+from elmokit.embed import Embedder, layer_weights
 from elmokit.text import TruncationWarning
 
 FORM_SEPARATOR = re.compile(r"(?<!\d),|,(?!\d)")  # a comma, but not that of 1,000
@@ -244,40 +244,67 @@ def warn_of_toy(model: Pretrained) -> None:
         )
 
 
-def vectors_of_uses(
-    uses: Sequence[Use],
-    embedder: Embedder,
-    layers: str | int,
-) -> np.ndarray:
-    """Embed uses; a phrase has the mean vector of its words.
+USE = "use"  # the representation of a use: its word beside its text
 
-    Args:
-        uses: The uses. Each distinct sentence is embedded once.
-        embedder: The model.
-        layers: Representation, as in `Embedder.embed`.
 
-    Returns:
-        (N, 2D), or (N, L+1, 2D) with "all".
+@dataclass(frozen=True)
+class UseVectors:
+    """The vectors of N uses of words, and of the sentences around them.
 
-    Warns:
-        TruncationWarning: Words are longer than the model reads.
+    Attributes:
+        words: The vector of the word at each layer, the mean of the words of a phrase,
+            (N, L+1, 2D); of stored vectors of one representation (N, 1, 2D).
+        texts: The mean vector of all words of the sentence at the last of these layers, (N, 2D).
     """
-    numbers_in: dict[tuple[str, ...], list[int]] = {}
-    for number, use in enumerate(uses):
-        numbers_in.setdefault(use.sentence, []).append(number)
-    sentences = list(numbers_in)
-    remaining = iter(numbers_in.values())
-    vectors = [np.empty(0)] * len(uses)
-    truncated = 0
-    for batch in embedder.embed_stream(sentences, layers, embedder.model.single_sentence_state):
-        truncated += batch.truncated_words
-        for embedding, numbers in zip(batch, remaining, strict=False):
-            for number in numbers:
-                words = slice(uses[number].position, uses[number].stop)
-                vectors[number] = embedding[..., words, :].mean(axis=-2)  # which is a copy
-    if truncated:
-        warning = TruncationWarning.in_sentences(
-            sentences, embedder.count_truncated, embedder.word_limit
-        )
-        warnings.warn(warning, stacklevel=3)
-    return np.stack(vectors)
+
+    words: np.ndarray
+    texts: np.ndarray
+
+    def select(self, model: Pretrained, layers: str | int) -> np.ndarray:
+        """One vector of each use.
+
+        Args:
+            model: The model of the vectors.
+            layers: "use", the vector of the word beside that of its text, each of length 1, which
+                tells senses apart better than any layer (docs/how-elmo-works.md); or one
+                representation of the word, as `Embedder.embed` names them.
+
+        Returns:
+            (N, 4D) for "use", else (N, 2D).
+        """
+        if layers == USE:
+            return np.concatenate([unit_vectors(self.words[:, -1]), unit_vectors(self.texts)], 1)
+        if self.words.shape[1] == 1:
+            return self.words[:, 0]
+        return np.einsum("nld,l->nd", self.words, layer_weights(model, layers).numpy())
+
+    @staticmethod
+    def of(uses: Sequence[Use], embedder: Embedder) -> UseVectors:
+        """Embed uses; each distinct sentence once.
+
+        Warns:
+            TruncationWarning: Words are longer than the model reads.
+        """
+        numbers_in: dict[tuple[str, ...], list[int]] = {}
+        for number, use in enumerate(uses):
+            numbers_in.setdefault(use.sentence, []).append(number)
+        sentences = list(numbers_in)
+        remaining = iter(numbers_in.values())
+        words = np.empty((len(uses), embedder.num_layers, embedder.dim), np.float32)
+        texts = np.empty((len(uses), embedder.dim), np.float32)
+        truncated = 0
+        state = embedder.model.single_sentence_state
+        for batch in embedder.embed_stream(sentences, "all", state):
+            truncated += batch.truncated_words
+            for layers, numbers in zip(batch, remaining, strict=False):
+                text = layers[-1].mean(axis=0)
+                for number in numbers:
+                    place = slice(uses[number].position, uses[number].stop)
+                    words[number] = layers[:, place].mean(axis=1)
+                    texts[number] = text
+        if truncated:
+            warning = TruncationWarning.in_sentences(
+                sentences, embedder.count_truncated, embedder.word_limit
+            )
+            warnings.warn(warning, stacklevel=3)
+        return UseVectors(words, texts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,8 +20,16 @@ import numpy as np
 from elmokit.analysis import Report
 from elmokit.analysis.clusters import align, cluster, principal_components
 from elmokit.analysis.corpora import Source, open_corpus
-from elmokit.analysis.uses import Use, Word, WordForms, sample_uses, unit_vectors
-from elmokit.embed import Embedder, layer_weights
+from elmokit.analysis.uses import (
+    USE,
+    Use,
+    UseVectors,
+    Word,
+    WordForms,
+    sample_uses,
+    unit_vectors,
+)
+from elmokit.embed import Embedder
 from elmokit.fs import atomic_path, suffixes_of
 from elmokit.lm import batch_substitutes
 
@@ -69,8 +77,8 @@ class WordMap(Report):
     Attributes:
         word: The word.
         uses: The sampled uses, in corpus order.
-        planes: Coordinates (L+1, N, 2), each layer aligned to the one above it; of stored vectors
-            of one representation (1, N, 2).
+        planes: Coordinates (L+1, N, 2), each layer aligned to the one above it (of stored vectors
+            of one representation (1, N, 2)); with `layers` "use" those of the uses last.
         labels: Index of the cluster of each use, (N,).
         clusters: The clusters, the largest first.
         silhouette: Mean silhouette of the clustering, in [-1, 1].
@@ -201,12 +209,27 @@ def _describe(
     return UseCluster(len(members), typical[:TYPICAL_USES], words)
 
 
+def _regardless_of_case(uses: Sequence[Use], words: np.ndarray) -> np.ndarray:
+    """The vectors of words (N, L+1, 2D), moved so that those of each spelling have the same mean.
+
+    Otherwise capitals, as in titles, form clusters of their own, whatever the sense.
+    """
+    spellings = np.array([" ".join(use.words) for use in uses])
+    lowered = np.array(list(map(str.lower, spellings)))
+    moved = words.copy()
+    for spelling in set(spellings):
+        same = spellings == spelling
+        of_word = lowered == spelling.lower()
+        moved[same] += words[of_word].mean(axis=0) - words[same].mean(axis=0)
+    return moved
+
+
 def map_uses(
     word: str,
     uses: list[Use],
-    vectors: np.ndarray,
+    vectors: UseVectors,
     embedder: Embedder,
-    layers: str | int = "top",
+    layers: str | int = USE,
     *,
     clusters: int | None = None,
     seed: int = SEED,
@@ -214,15 +237,16 @@ def map_uses(
 ) -> WordMap:
     """Cluster uses of a word by their vectors, and project them to the plane for each layer.
 
-    Clustering is k-means on the first 8 principal components of the unit vectors. Substitutes are
-    predicted from the 50 words on each side of a use.
+    Clustering is k-means on the first 8 principal components of the unit vectors, in which words
+    in capitals and in small letters do not differ by their spelling. Substitutes are predicted
+    from the 50 words on each side of a use.
 
     Args:
         word: The word.
         uses: At least three distinct uses of it.
-        vectors: Their vectors at all layers, (N, L+1, 2D), or of `layers`, (N, 1, 2D).
+        vectors: Their vectors.
         embedder: The model.
-        layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer.
+        layers: Representation to cluster, as `UseVectors.select` names them.
         clusters: Number of clusters; None: as `cluster` finds it.
         seed: Seed of the clustering.
         uses_in_corpus: Number of uses in the corpus, if `uses` is a sample of them.
@@ -230,16 +254,15 @@ def map_uses(
     Returns:
         The map.
     """
-    weights = np.ones(1, np.float32)
-    if vectors.shape[1] > 1:
-        weights = layer_weights(embedder.model, layers).numpy()
-    chosen = unit_vectors(np.einsum("nld,l->nd", vectors, weights))
+    vectors = UseVectors(_regardless_of_case(uses, vectors.words), vectors.texts)
+    chosen = unit_vectors(vectors.select(embedder.model, layers))
     points = principal_components(chosen, CLUSTERED_DIMENSIONS)
     labels, silhouette = cluster(points, clusters, seed)
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
-    planes = []
-    for layer in np.moveaxis(vectors, 1, 0):
-        planes.append(principal_components(unit_vectors(layer), 2))
+    shown = list(np.moveaxis(vectors.words, 1, 0))
+    if layers == USE:
+        shown.append(chosen)
+    planes = [principal_components(unit_vectors(each), 2) for each in shown]
     for number in reversed(range(len(planes) - 1)):  # to the layer above
         planes[number] = align(planes[number], planes[number + 1])
     return WordMap(
@@ -276,8 +299,9 @@ def senses(
             `embed_file` wrote with the same model, whose vectors are read.
         model: An `Embedder`, which has substitutes if it was loaded with `softmax=True`; or a model
             as it takes one.
-        layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer;
-            None: "top", or the one that is stored.
+        layers: Representation to cluster: "use", the word beside its text; or of the word alone
+            "mix", "average", "sum", "top" or the number of a layer; None: "use", or the one that is
+            stored.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
             at white space.
         column: The column of a table; None: "text".
@@ -301,7 +325,7 @@ def senses(
     in_corpus = (use for in_sentence in searched.uses(forms) for use in in_sentence)
     uses, count = sample_uses(in_corpus, max_uses, seed)
     check_enough(forms.name, uses)
-    vectors = searched.vectors(uses, "all")
+    vectors = searched.vectors(uses)
     options: Any = {"clusters": clusters, "seed": seed, "uses_in_corpus": count}
     return map_uses(forms.name, uses, vectors, embedder, layers, **options)
 

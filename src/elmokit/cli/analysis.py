@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -66,9 +66,14 @@ class Compare:
     other: Annotated[tuple[str, ...], UNSET] = ()
     """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
-    layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix and all but 0)."), UNSET] = (
-        None
-    )
+    layers: Annotated[
+        Layers | Literal["use"] | None,
+        arg(
+            help=f"{LAYERS}; or use, the top layer beside the mean vector of the sentence "
+            "(default: these, but for layer 0)."
+        ),
+        UNSET,
+    ] = None
     device: Device = None
     tokenize: Tokenize = True
     output: Output = None

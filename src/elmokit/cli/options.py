@@ -52,8 +52,12 @@ OneLayer = Annotated[
     arg(help=f"{ONE_LAYER} (0: the tokens)."),
 ]
 CorpusLayers = Annotated[
-    Literal["mix", "average", "sum", "top"] | int | None,
-    arg(help=f"{ONE_LAYER} (default: the one that is stored, else top)."),
+    Literal["use", "mix", "average", "sum", "top"] | int | None,
+    arg(
+        help="Representation: use, the top layer beside the mean vector of the text; or of the "
+        "word alone the model's mix, the average, the sum, the top, or the number of a layer "
+        "(default: use, for change and uses of any word top; or the one that is stored)."
+    ),
     UNSET,
 ]
 Word = Annotated[

@@ -32,7 +32,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import elmokit
-from elmokit.analysis.uses import Use, unit_vectors, vectors_of_uses
+from elmokit.analysis.uses import Use, UseVectors, unit_vectors
 from elmokit.analysis.word_map import page_part
 from elmokit.data import chunks
 from elmokit.serve import endpoints
@@ -206,7 +206,7 @@ def measure_pairs(service: Service) -> list[dict[str, Any]]:
     _, uses = read_corpus(service)
     if not uses:
         return []
-    vectors = vectors_of_uses(uses, service.embedder, "all")
+    vectors = UseVectors.of(uses, service.embedder).words
     steps = np.linspace(0, 1, 21)
     quantiles = []
     for layer in range(vectors.shape[1]):

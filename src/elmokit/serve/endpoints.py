@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from inspect import iscoroutinefunction
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -22,9 +22,9 @@ from starlette.requests import ClientDisconnect
 from elmokit.analysis import as_json
 from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.similarity import nearest_uses
-from elmokit.analysis.uses import Use, sample_uses, unit_vectors, uses_in_each, vectors_of_uses
+from elmokit.analysis.uses import Use, UseVectors, sample_uses, unit_vectors, uses_in_each
 from elmokit.analysis.word_map import LEAST_USES, SEED, check_enough, map_uses
-from elmokit.embed import Pooling, layer_weights
+from elmokit.embed import Pooling
 from elmokit.lm import next_words as next_words_of
 from elmokit.lm import score as score_of
 from elmokit.lm import substitutes as substitutes_of
@@ -237,14 +237,15 @@ def neighbors(request: Request, body: schemas.NeighborsRequest) -> Any:
     query = uses_in_each(body.word, service.words_of([body.sentence]))[0]
     sentences = body.sentences and service.words_of(body.sentences)
     word_uses = service.uses(body.word, sentences, request.state.check)
-    weights = layer_weights(service.embedder.model, body.layers).numpy()
 
-    def vectors_of(uses: Sequence[Use]) -> np.ndarray:
-        return np.einsum("nld,l->nd", word_uses.vectors_of(uses), weights)
+    def unit(vectors: UseVectors) -> np.ndarray:
+        return unit_vectors(vectors.select(service.embedder.model, body.layers))
 
     by_sentence = [list(uses) for _, uses in groupby(word_uses.uses, key=attrgetter("sentence"))]
-    (vector,) = unit_vectors(vectors_of_uses([query], service.embedder, body.layers))
-    result = nearest_uses(query, vector, by_sentence, vectors_of, body.count)
+    (vector,) = unit(UseVectors.of([query], service.embedder))
+    result = nearest_uses(
+        query, vector, by_sentence, lambda uses: unit(word_uses.vectors_of(uses)), body.count
+    )
     return {
         "query": result.query.to_json(),
         "neighbors": [
@@ -264,18 +265,22 @@ def senses(request: Request, body: schemas.SensesRequest) -> Any:
     sentences = body.sentences and service.words_of(body.sentences)
     max_uses = max(LEAST_USES, body.max_uses // len(words))
     uses: list[Use] = []
-    vectors, count = [], 0
+    found, count = [], 0
     for word in words:
         word_uses = service.uses(word, sentences, request.state.check)
         sample, _ = sample_uses(word_uses.uses, max_uses, SEED)
         check_enough(word, sample)
         uses += sample
-        vectors.append(word_uses.vectors_of(sample))
+        found.append(word_uses.vectors_of(sample))
         count += word_uses.count
+    vectors = UseVectors(
+        np.concatenate([each.words for each in found]),
+        np.concatenate([each.texts for each in found]),
+    )
     word_map = map_uses(
         " + ".join(words),
         uses,
-        np.concatenate(vectors),
+        vectors,
         service.embedder,
         body.layers,
         clusters=body.clusters,

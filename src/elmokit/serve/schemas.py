@@ -101,6 +101,8 @@ OneLayer = (
     Literal["mix", "average", "sum", "top"] | StrictInt
 )  # strict: JSON's true does not mean layer 1
 
+UseLayer = Literal["use"] | OneLayer
+
 # --- OpenAI and text-embeddings-inference ---------------------------------------------------------
 
 
@@ -173,7 +175,7 @@ class NeighborsRequest(ElmokitRequest):
     sentence: Text
     sentences: Sentences | None = None
     count: Count = 10
-    layers: OneLayer = "top"
+    layers: UseLayer = "use"
 
 
 class SensesRequest(ElmokitRequest):
@@ -184,7 +186,7 @@ class SensesRequest(ElmokitRequest):
     sentences: Sentences | None = None
     clusters: Annotated[int, Field(ge=1, le=8)] | None = None
     max_uses: Annotated[int, Field(ge=3, le=1000)] = 300
-    layers: OneLayer = "top"
+    layers: UseLayer = "use"
 
 
 class ScoreRequest(ElmokitRequest):

@@ -15,7 +15,7 @@ from fastapi import Request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from elmokit.analysis.corpora import TextCorpus
-from elmokit.analysis.uses import Use, sample_uses, uses_of, vectors_of_uses
+from elmokit.analysis.uses import Use, UseVectors, sample_uses, uses_of
 from elmokit.analysis.word_map import SEED
 from elmokit.checkpoints import Pretrained
 from elmokit.embed import Embedder, Pooling
@@ -64,17 +64,19 @@ class Metrics:
 
 @dataclass(frozen=True, eq=False)
 class WordUses:
-    """Distinct uses of a word, each with its vectors (L+1, 2D); `count` is how often it is used.
+    """Distinct uses of a word, by their rows in `vectors`; `count` is how often it is used.
 
     If it is used often, the uses are a random sample.
     """
 
-    uses: dict[Use, np.ndarray]
+    uses: dict[Use, int]
+    vectors: UseVectors
     count: int
 
-    def vectors_of(self, uses: Iterable[Use]) -> np.ndarray:
-        """Vectors of uses, (N, L+1, 2D)."""
-        return np.stack([self.uses[use] for use in uses])
+    def vectors_of(self, uses: Iterable[Use]) -> UseVectors:
+        """The vectors of some of the uses."""
+        rows = [self.uses[use] for use in uses]
+        return UseVectors(self.vectors.words[rows], self.vectors.texts[rows])
 
 
 class Service:
@@ -252,8 +254,8 @@ class Service:
         sample, count = sample_uses(chain.from_iterable(uses), SAMPLED_USES, SEED)
         while len(sample) > FEW_USES and cost({use.sentence for use in sample}) > SAMPLED_WORDS:
             sample, _ = sample_uses(sample, len(sample) * 3 // 4, SEED)
-        vectors = vectors_of_uses(sample, self.embedder, "all") if sample else []
-        return WordUses(dict(zip(sample, vectors, strict=True)), count)
+        vectors = UseVectors.of(sample, self.embedder)
+        return WordUses({use: row for row, use in enumerate(sample)}, vectors, count)
 
     def corpus_sentences(self) -> Iterator[tuple[str, ...]]:
         """Stream the sentences of the server's corpus, if it has one."""
