@@ -33,6 +33,7 @@ function makeInSVG(name, parent, attributes) {
 const SHAPES = ["M-1 0A1 1 0 1 0 1 0A1 1 0 1 0-1 0Z", "M-.89-.89H.89V.89H-.89Z", "M0-1.55L1.35.78H-1.35Z",
                 "M0-1.25L1.25 0L0 1.25L-1.25 0Z", "M0 1.55L1.35-.78H-1.35Z"];
 const shapeOf = cluster => SHAPES[(cluster + Math.floor(cluster / 5)) % 5];  // differs where colours repeat
+const STAR = "M0-2.6L.65-.9 2.47-.8 1.05.34 1.53 2.1 0 1.1-1.53 2.1-1.05.34-2.47-.8-.65-.9Z";  // the reader's own use
 const colourOf = cluster => `var(--c${cluster % 5})`;
 
 function makeShape(parent, cluster, attributes) {
@@ -121,8 +122,10 @@ function placeLabels(labels, points, taken, radius, width, height) {
 
 const mean = values => values.reduce((sum, each) => sum + each, 0) / values.length;
 
+// The name of a layer; of a plane beyond the top layer, which shows the word beside its text.
 function layerName(layer, top) {
   if (top && layer === 0) return say("Layer 0: letters only|第 0 层：只有字母");
+  if (layer > top) return say("The word beside its text|词与全句");
   return layer === top ? say("Layer {}: the top|第 {} 层：最上层", layer) : say("Layer {}|第 {} 层", layer);
 }
 
@@ -132,10 +135,12 @@ function layerName(layer, top) {
 // layers, and a card for each cluster. `options` may have `layer` (shown first), `grammar` (a set of words that are no labels),
 // `onLayer` and `onChoose` (called with the layer or the use that is chosen). Returns a function that chooses a use.
 function drawWordMap(root, data, options = {}) {
-  const { uses, planes } = data, top = planes.length - 1,
+  const { uses, planes } = data, last = planes.length - 1, top = data.layers === "use" ? last - 1 : last,
+        own = data.nearest ? uses.length - 1 : -1,  // the use in the reader's own sentence
         labels = nearestWords(uses, options.grammar ?? commonWords(uses)),
         second = data.word.toLowerCase().split(" + ")[1]?.split(",") ?? [];
-  let layer = options.layer ?? top, chosen = -1, only = null, places, radius, size;
+  if (own >= 0) labels[own] = say("your sentence|您的句子");
+  let layer = options.layer ?? last, chosen = -1, only = null, places, radius, size;
   const isShown = use => only === null || uses[use].cluster === only;
   root.classList.add("word-map");
   const figure = make("figure", root, undefined, { className: "plot" });
@@ -148,7 +153,7 @@ function drawWordMap(root, data, options = {}) {
     const isSecond = second.includes(partsOf(use)[1].toLowerCase());
     const mark = makeInSVG("g", svg,
       { role: "option", id: `use-${number}`, class: isSecond ? "mark second" : "mark", "aria-selected": false });
-    makeShape(mark, use.cluster);
+    makeShape(mark, use.cluster, number === own ? { d: STAR } : {});
     mark.ariaLabel = `${spaced(use.words)} (${say("group {}|第 {} 组", use.cluster + 1)})`;
     return mark;
   });
@@ -163,7 +168,7 @@ function drawWordMap(root, data, options = {}) {
     row.prepend(button);  // the top layer above
     return button;
   });
-  row.hidden = top === 0;  // of stored vectors there may be one representation only
+  row.hidden = last === 0;  // of stored vectors there may be one representation only
 
   // The names of groups above them, where the marks are apart, and the labels of as many marks as have room.
   function showNames() {
@@ -181,12 +186,12 @@ function drawWordMap(root, data, options = {}) {
             text = substitutes.slice(0, 2).join(", ");
       const half = pen.measureText(text).width / 2 + 6,
             x = Math.max(half, Math.min(size[0] - half, mean(members.map(each => each[0]))));
-      const y = Math.max(18, Math.min(...members.map(each => each[1])) - radius - 8);
+      const y = mean(members.map(each => each[1])) + 6;
       put(text, x, y, { class: "name" }).style.setProperty("--color", colourOf(number));
       taken.push([x - half, y - 16, x + half, y + 4]);
     }
     pen.font = "12px sans-serif";
-    const order = new Set([...data.clusters.flatMap(cluster => cluster.typical), ...uses.keys()]);
+    const order = new Set([...own < 0 ? [] : [own], ...data.clusters.flatMap(cluster => cluster.typical), ...uses.keys()]);
     const wanted = [...order].filter(use => labels[use] && isShown(use)).map(use => ({
       text: labels[use], at: points[use], width: pen.measureText(labels[use]).width * 1.06
     }));

@@ -6,6 +6,7 @@ dictionaries.json      the dictionaries of an ELMoForManyLangs token encoder
 vocab.txt              optional: the words of the softmax, or of the word table
 softmax.safetensors    optional: the softmax over them
 state.safetensors      optional: the warm state
+text.safetensors       optional: the map to vectors of texts
 README.md              optional: the card
 """
 
@@ -30,13 +31,14 @@ from elmokit.checkpoints.pretrained import (
 )
 from elmokit.config import BiLMConfig
 from elmokit.fs import read_json
-from elmokit.nn import BiLM, BiLMState, FullSoftmax
+from elmokit.nn import BiLM, BiLMState, FullSoftmax, TextMap
 from elmokit.runtime import init_on_meta
 from elmokit.settings import StatePolicy, conform
 from elmokit.text import Vocab
 
 WEIGHTS, SOFTMAX, STATE = "model.safetensors", "softmax.safetensors", "state.safetensors"
-FILES = (WEIGHTS, "dictionaries.json", "vocab.txt", SOFTMAX, STATE)
+TEXT_MAP = "text.safetensors"
+FILES = (WEIGHTS, "dictionaries.json", "vocab.txt", SOFTMAX, STATE, TEXT_MAP)
 # By which `check_output` knows a model that may be replaced. The last file is of elmokit's module
 # for sentence-transformers.
 LAYOUT: dict[str, Any] = {
@@ -128,6 +130,8 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
     if model.warm_state is not None:
         state = {"h": model.warm_state.h, "c": model.warm_state.c}
         _write_tensors(state, directory / STATE, storage_dtype)
+    if model.text_map is not None:
+        _write_tensors(model.text_map.state_dict(), directory / TEXT_MAP, storage_dtype)
     if model.vocab is not None:
         model.vocab.write(directory / "vocab.txt")
     if model.card:
@@ -204,5 +208,11 @@ def load_native(directory: Path, softmax: bool = True) -> Pretrained:
     if (file := directory / STATE).is_file():
         shapes = BiLMState.shapes(config.sequence_encoder, rows=1)
         settings["warm_state"] = BiLMState(**_read_tensors(file, shapes))
+    if (file := directory / TEXT_MAP).is_file():
+        with errors_naming(file):
+            dim = len(load_file(file)["bias"])
+        size = (dim, config.num_representations, config.output_dim)
+        weights = _read_tensors(file, {"weight": size, "bias": size[:1]})
+        settings["text_map"] = module_from(lambda: TextMap(*size), weights)
     bilm = module_from(lambda: BiLM(config), tensors)
     return Pretrained(bilm, card=read_card(directory), **settings)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from elmokit.config import MAX_LAYERS, BiLMConfig
-from elmokit.nn import BiLM, BiLMState, FullSoftmax
+from elmokit.nn import BiLM, BiLMState, FullSoftmax, TextMap
 from elmokit.settings import StatePolicy, conform
 from elmokit.text import Vocab
 
@@ -147,6 +147,7 @@ class Pretrained:
         state_policy: The state that a sentence starts from by default.
         mix: Fixed weights of the layers; None: layers are averaged.
         warm_state: A state of one row, reached after some text, for `state_policy` "warm".
+        text_map: The map to vectors of texts; None: they are means.
 
     Raises:
         ValueError: The parts do not fit each other.
@@ -162,6 +163,7 @@ class Pretrained:
     state_policy: StatePolicy = "zeros"
     mix: MixWeights | None = None
     warm_state: BiLMState | None = None
+    text_map: TextMap | None = None
 
     def __post_init__(self) -> None:
         config, vocab = self.config, self.vocab
@@ -171,12 +173,15 @@ class Pretrained:
         num_words, width = (None, None) if self.softmax is None else self.softmax.weight.shape
         rows = None if vocab is None or config.num_words is None else (vocab.bos, vocab.eos)
         dim = config.sequence_encoder.projection_dim
+        mapped = self.text_map and tuple(self.text_map.weight.shape[1:])
+        layers = config.num_representations, config.output_dim
         for what, actual, expected in (
             ("weights of the mix", self.mix and len(self.mix.weights), config.num_representations),
             ("words of the vocabulary", vocab and len(vocab), config.num_words),
             ("rows of <S> and </S> in the vocabulary", rows, config.boundary_words),
             ("words of the softmax", num_words, vocab and len(vocab)),
             ("numbers in a vector that the softmax reads", width, dim),
+            ("layers and dimensions of the text map", mapped, layers),
         ):
             if None not in (actual, expected) and actual != expected:
                 raise ValueError(
@@ -227,6 +232,8 @@ class Pretrained:
         # Not the softmax, the card or the language, on which no vector depends.
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         state = {} if warm is None else {"state.h": warm.h, "state.c": warm.c}
+        if self.text_map is not None:
+            state |= self.text_map.state_dict(prefix="text_map.")
         for name, tensor in sorted({**self.bilm.state_dict(), **state}.items()):
             digest.update(name.encode())
             digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
@@ -240,7 +247,8 @@ class Pretrained:
         softmax = {} if self.softmax is None else self.softmax.state_dict(prefix="softmax.")
         warm = self.warm_state
         state = {} if warm is None else {"state.h": warm.h, "state.c": warm.c}
-        return {**self.bilm.state_dict(), **softmax, **state}
+        text = {} if self.text_map is None else self.text_map.state_dict(prefix="text_map.")
+        return {**self.bilm.state_dict(), **softmax, **state, **text}
 
     def to(self, device: torch.device) -> Pretrained:
         """The model itself, or one with copies on `device` of the parts that are elsewhere.
@@ -253,6 +261,8 @@ class Pretrained:
             moved["bilm"] = copy.deepcopy(self.bilm).to(device)
         if self.softmax is not None and self.softmax.weight.device != device:
             moved["softmax"] = copy.deepcopy(self.softmax).to(device)
+        if self.text_map is not None and self.text_map.bias.device != device:
+            moved["text_map"] = copy.deepcopy(self.text_map).to(device)
         if self.warm_state is not None and self.warm_state.h.device != device:
             moved["warm_state"] = self.warm_state.to(device)
         return replace(self, **moved) if moved else self
@@ -269,4 +279,6 @@ class Pretrained:
             f"tokenizer {self.tokenizer or 'unknown'}",
             f"state {self.state_policy}",
         ]
+        if self.text_map is not None:
+            parts.append(f"vectors of texts of {self.text_map.dim} dimensions")
         return f"Pretrained({', '.join(parts)})"

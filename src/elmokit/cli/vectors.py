@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 from elmokit.cli.console import show
 from elmokit.cli.options import (
     LAYERS,
+    UNSET,
     Column,
     ComputeDtype,
     Device,
@@ -24,6 +25,11 @@ from elmokit.cli.options import (
 EMBED_OUTPUT = (
     "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in "
     ".parquet for a table."
+)
+POOLING = (
+    "Vector of a line: the mean or the max over its words, or text, the map that the model learned "
+    "from another model's vectors of texts (default: text where there is a map and no layers are "
+    "chosen, else mean)."
 )
 
 
@@ -76,11 +82,10 @@ class Encode:
     beside the texts and the other columns of a table.
     """
     model: Model = None
-    pooling: Literal["mean", "max"] = "mean"
-    """Pooling over the words of a line."""
+    pooling: Annotated[Literal["text", "mean", "max"] | None, arg(help=POOLING), UNSET] = None
     normalize_embeddings: bool = False
     """Scale every vector to unit length."""
-    layers: OneLayer = "mix"
+    layers: Annotated[OneLayer | None, UNSET] = None
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None

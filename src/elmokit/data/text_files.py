@@ -134,19 +134,22 @@ class TextFile:
         for line in self.lines():
             yield from self.tokenizer.split_paragraph(line)
 
-    def tokenized(self, directory: Path) -> Path:
-        """The path of the text with one sentence per line: itself, or if it is raw, a copy.
+    def tokenized(self, directory: Path, whole_lines: bool = False) -> Path:
+        """The path of the text with one sentence per line, or with the lines that it has
+        (`whole_lines`): itself, or if it is raw, a copy.
 
         A copy in the directory is reused.
         """
         if self.tokenizer.name == TOKENIZED:
             return self.path
-        digest = blake2b(f"{self.tokenizer.name} {self.tokenizer.language}".encode(), digest_size=8)
+        way = f"{self.tokenizer.name} {self.tokenizer.language} {'lines' if whole_lines else ''}"
+        digest = blake2b(way.rstrip().encode(), digest_size=8)
         for block in read_blocks(self.path):
             digest.update(block)
         copy = directory / f"{digest.hexdigest()}.txt.zst"
         if not copy.exists():
-            bar = ProgressBar(self.sentences(), f"tokenize {self.path.name}", unit=" sentences")
+            texts = map(self.tokenizer.tokenize, self.lines()) if whole_lines else self.sentences()
+            bar = ProgressBar(texts, f"tokenize {self.path.name}", unit=" sentences")
             write_lines(copy, map(" ".join, bar))
         return copy
 

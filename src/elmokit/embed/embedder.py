@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count, islice, tee
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from elmokit.checkpoints import ModelSource, Pretrained, list_models, load
 from elmokit.data import chunks
-from elmokit.embed.outputs import OutputSpec, Pooling
+from elmokit.embed.outputs import OutputSpec, Pooling, PoolingName
 from elmokit.embed.pipeline import Pipeline
 from elmokit.nn import BiLM, BiLMState
 from elmokit.progress import ProgressBar
@@ -172,6 +172,14 @@ class Embedder:
         """Width of a vector."""
         return self.model.config.output_dim
 
+    def text_dim(self, pooling: Pooling = Pooling(), layers: str | int | None = None) -> int:  # noqa: B008
+        """Width of the vector of a text, as `encode` computes it.
+
+        Raises:
+            ValueError: As `encode`.
+        """
+        return OutputSpec.of(self.model, layers, pooling).dim
+
     @property
     def num_layers(self) -> int:
         """Number of layers: L + 1, the token layer and those above; 1 for a model that has only the
@@ -215,7 +223,7 @@ class Embedder:
     def embed(
         self,
         sentences: Sequence[Sentence],
-        layers: str | int = "mix",
+        layers: str | int | None = "mix",
         state: StatePolicy | BiLMState | None = None,
         batch_size: int | None = None,
         tokenize: bool = True,
@@ -225,8 +233,9 @@ class Embedder:
         Args:
             sentences: Each a list of tokens, or a string, which is split as the model's training
                 text was.
-            layers: "mix" (the model's own weights, equal ones where it has none), "average", "sum",
-                "top", "all", or the number of a layer (0: the tokens; -1: the last).
+            layers: "mix" or None (the model's own weights, equal ones where it has none),
+                "average", "sum", "top", "all", or the number of a layer (0: the tokens; -1: the
+                last).
             state: The state that sentences start from: "zeros" or "warm" at each sentence; "carry",
                 where sentence i starts from the final state of sentence i - `batch_size`; or a
                 state to carry on from, with `batch_size` rows. None: the model's own policy.
@@ -250,7 +259,7 @@ class Embedder:
     def embed_stream(
         self,
         sentences: Iterable[Sentence],
-        layers: str | int = "mix",
+        layers: str | int | None = "mix",
         state: StatePolicy | None = None,
         tokenize: bool = True,
     ) -> Iterator[Embeddings]:
@@ -286,9 +295,9 @@ class Embedder:
     def encode(
         self,
         texts: str | Sequence[Sentence],
-        pooling: Literal["mean", "max"] = "mean",
+        pooling: PoolingName | None = None,
         normalize_embeddings: bool = False,
-        layers: str | int = "mix",
+        layers: str | int | None = None,
         state: StatePolicy | BiLMState | None = None,
         tokenize: bool = True,
         *,
@@ -300,9 +309,12 @@ class Embedder:
 
         Args:
             texts: Sentences as for `embed`, or one string.
-            pooling: "mean" or "max".
+            pooling: "mean" or "max" of one representation of the words; "text", the map that the
+                model learned from another model's vectors of texts (docs/tutorials/texts.md); None:
+                "text" where the model has a map and `layers` is not given, else "mean".
             normalize_embeddings: Scale every vector to length one.
-            layers: See `embed`; "all" is refused, as it is not one vector.
+            layers: See `embed`, of "mean" and "max"; None: "mix". "all" is refused, as it is not
+                one vector.
             state: See `embed`.
             tokenize: See `embed`.
             batch_size: See `embed`.
@@ -311,8 +323,8 @@ class Embedder:
             convert_to_tensor: Return a tensor, on the embedder's device.
 
         Returns:
-            (N, 2D) float32, or (2D,) for one string; zeros where there are no words. A NumPy array
-            unless `convert_to_tensor` is set.
+            (N, D') float32, or (D',) for one string; zeros where there are no words. D' is 2D, or
+            the width of the map. A NumPy array unless `convert_to_tensor` is set.
 
         Raises:
             ValueError: As `embed`, and for an unknown pooling.
@@ -324,7 +336,7 @@ class Embedder:
         with ProgressBar(total=len(tokens), desc="encode", unit=" texts", disable=is_hidden) as bar:
             pooled = self._embed(tokens, spec, state, batch_size, bar)
         vectors = np.asarray(pooled, np.float32).reshape(
-            self.dim if isinstance(texts, str) else (-1, self.dim)
+            spec.dim if isinstance(texts, str) else (-1, spec.dim)
         )
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 

@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from safetensors.torch import load_file, save_file
 
 from elmokit.checkpoints import ModelSource
 from elmokit.data import TextFile, write_table
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import OutputSpec, Pooling
+from elmokit.embed.outputs import OutputSpec, Pooling, PoolingName
 from elmokit.extras import import_extra
 from elmokit.fs import (
     atomic_path,
@@ -128,9 +128,9 @@ def encode_file(
     output: str | Path,
     model: Embedder | ModelSource = None,
     *,
-    pooling: Literal["mean", "max"] = "mean",
+    pooling: PoolingName | None = None,
     normalize_embeddings: bool = False,
-    layers: str | int = "mix",
+    layers: str | int | None = None,
     state: StatePolicy | None = None,
     tokenize: bool = True,
     device: str | None = None,
@@ -144,14 +144,12 @@ def encode_file(
 
     Args:
         file: Text, one text a line, or a table, as for `embed_file`.
-        output: A NumPy file (.npy) for the vectors (N, 2D) float32, zeros where a line or a cell is
+        output: A NumPy file (.npy) for the vectors (N, D') float32, zeros where a line or a cell is
             empty; or Parquet (.parquet) with the vectors beside the texts and the other columns of
             a table.
         model: An embedder, a loaded model, or whatever `Embedder` takes.
-        pooling: "mean" or "max" over the words of a line.
-        normalize_embeddings: Scale every vector to length one.
-        layers, state, tokenize, device, dtype, sentences_per_part, overwrite, column: As for
-            `embed_file`; layers="all" is refused, as it is not one vector.
+        pooling, normalize_embeddings, layers: As for `Embedder.encode`.
+        state, tokenize, device, dtype, sentences_per_part, overwrite, column: As for `embed_file`.
 
     Returns:
         The number of lines and words, and the speed.
@@ -225,7 +223,7 @@ class FileJob:
 
     text: TextFile = field(kw_only=False)
     embedder: Embedder = field(kw_only=False)
-    layers: str | int
+    layers: str | int | None  # None: the default of a pooling
     state: StatePolicy | None  # None: the model's policy
     lines_per_part: int
     storage_dtype: StorageDtype = "float32"
@@ -268,7 +266,7 @@ class FileJob:
         }
         return StoreIndex(
             settings=settings,
-            vector_shape=(*self.spec.shape, self.embedder.dim),
+            vector_shape=(*self.spec.shape, self.spec.dim),
             dtype=self.spec.storage_dtype or "float32",
             sentences_per_part=self.lines_per_part,
         )

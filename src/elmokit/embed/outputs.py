@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.checkpoints import Pretrained
+from elmokit.nn import TextMap
 from elmokit.ops import upload
 from elmokit.settings import StorageDtype, conform
 
@@ -52,27 +53,25 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
 
 # --- Pooling --------------------------------------------------------------------------------------
 
+PoolingName = Literal["text", "mean", "max"]
+
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the vectors of a text's words become one: by their "mean" or "max", scaled to length one
-    if `normalize`.
+    """How the vectors of a text's words become one, which is scaled to length one if `normalize`.
+
+    Attributes:
+        name: "mean" or "max" of one representation of the words; or "text", the model's map of the
+            means of all layers. None: "text" if the model has a map and no representation is
+            chosen, else "mean".
+        normalize: Whether to scale the vector.
     """
 
-    name: Literal["mean", "max"] = "mean"
+    name: PoolingName | None = None
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        conform(Literal["mean", "max"], self.name, "pooling")
-
-    def __call__(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """The vectors of the words of B texts, end to end (M, 2D) -> (B, 2D); zeros for a text
-        without words.
-        """
-        # Not the default: it checks the lengths, for which it waits for a GPU.
-        pooled = torch.segment_reduce(vectors, self.name, lengths=lengths, axis=0, unsafe=True)
-        pooled.masked_fill_((lengths == 0)[:, None], 0.0)
-        return F.normalize(pooled, dim=1) if self.normalize else pooled
+        conform(PoolingName | None, self.name, "pooling")
 
 
 @dataclass(frozen=True)
@@ -81,40 +80,54 @@ class OutputSpec:
 
     Attributes:
         count: The layers of a vector, 1 or L+1.
+        dim: Width of a vector.
         weights: (L+1,), of the layers in one vector; None: all layers, in an axis of their own.
         pooling: Not None: one vector for each sentence.
+        text_map: Of the pooling "text".
         storage_dtype: Not None: the vectors of all words end to end, as a store holds them: (M, 2D)
             or (M, L+1, 2D).
     """
 
     count: int
+    dim: int
     weights: Tensor | None = None
     pooling: Pooling | None = None
     storage_dtype: StorageDtype | None = None
+    text_map: TextMap | None = None
 
     @staticmethod
     def of(
         model: Pretrained,
-        layers: str | int,
+        layers: str | int | None,
         pooling: Pooling | None = None,
         storage_dtype: StorageDtype | None = None,
     ) -> OutputSpec:
-        """The output for `layers`, as `Embedder.embed` names them.
+        """The output for `layers`, as `Embedder.embed` names them; None: "mix".
 
         Raises:
-            ValueError: The model has no such layers, there is more than one with a pooling, or
-                `storage_dtype` is none.
+            ValueError: The model has no such layers or no text map, there is more than one layer
+                with a pooling, or `storage_dtype` is none.
         """
         conform(StorageDtype | None, storage_dtype, "storage_dtype")
+        count, dim = model.config.num_representations, model.config.output_dim
+        if pooling is not None:
+            map_ = model.text_map if layers is None and pooling.name in (None, "text") else None
+            if map_ is not None:
+                return OutputSpec(count, map_.dim, None, pooling, None, map_)
+            if pooling.name == "text":
+                raise ValueError(
+                    'pooling "text" needs a model with a text map (elmokit finetune --vectors), '
+                    "which reads all layers: omit layers, or choose mean"
+                )
         if layers == "all" and pooling is None:
-            return OutputSpec(model.config.num_representations, None, None, storage_dtype)
-        weights = layer_weights(model, layers)
-        return OutputSpec(1, weights, pooling, storage_dtype if pooling is None else None)
+            return OutputSpec(count, dim, None, None, storage_dtype)
+        weights = layer_weights(model, "mix" if layers is None else layers)
+        return OutputSpec(1, dim, weights, pooling, storage_dtype if pooling is None else None)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The axes of a vector before its 2D numbers: () or (L+1,)."""
-        return () if self.weights is not None else (self.count,)
+        return () if self.pooling or self.weights is not None else (self.count,)
 
     def select(self, streams: Tensor) -> Tensor:
         """Layers (L+1, 2, N, D) -> their weighted sum (1, 2, N, D), or all of them."""
@@ -122,3 +135,20 @@ class OutputSpec:
             return streams
         (weights,) = upload([self.weights], streams.device)
         return torch.tensordot(weights, streams, dims=1)[None]
+
+    def pool(self, layers: Tensor, lengths: Tensor) -> Tensor:
+        """The vectors of the words of B texts, end to end (count, M, 2D) -> (B, dim); zeros for a
+        text without words.
+        """
+        assert self.pooling is not None
+        name = "max" if self.pooling.name == "max" else "mean"
+        # Not the default: it checks the lengths, for which it waits for a GPU.
+        pooled = torch.stack(
+            [
+                torch.segment_reduce(layer, name, lengths=lengths, axis=0, unsafe=True)
+                for layer in layers
+            ]
+        )
+        vectors = pooled[0] if self.text_map is None else self.text_map(pooled)
+        vectors.masked_fill_((lengths == 0)[:, None], 0.0)
+        return F.normalize(vectors, dim=1) if self.pooling.normalize else vectors

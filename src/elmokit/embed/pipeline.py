@@ -225,7 +225,7 @@ class Pipeline:
                 [torch.from_numpy(batch.lengths - 2 * batch.num_boundary_tokens)], self.device
             )
             # Only the vectors of the texts come back from a GPU.
-            return [spec.pooling(text.unpack(streams[0]), lengths).cpu().numpy()]
+            return [spec.pool(text.unpack(streams), lengths).cpu().numpy()]
         (out,) = plan.outs
         try:
             with np.errstate(over="raise"):

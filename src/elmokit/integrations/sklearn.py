@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from elmokit.checkpoints import ModelSource
-from elmokit.embed import Pooling, layer_weights
+from elmokit.embed import Pooling
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
 
@@ -23,8 +23,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     Args:
         model: Anything that `elmokit.load` takes, or a loaded model.
-        pooling: "mean" or "max" over the words of a text.
-        layers: "mix", "average", "sum", "top", or the index of a layer, from 0 for the tokens.
+        pooling, layers: As for `Embedder.encode`.
         normalize: Scale every vector to length one.
         tokenize: Split texts like the model's training text; otherwise at white space.
         device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one, else the CPU.
@@ -35,15 +34,15 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self,
         model: ModelSource = "en-small",
         *,
-        pooling: Literal["mean", "max"] = "mean",
-        layers: str | int = "mix",
+        pooling: Literal["text", "mean", "max"] | None = None,
+        layers: str | int | None = None,
         normalize: bool = False,
         tokenize: bool = True,
         device: str | None = None,
         dtype: str | None = None,
     ) -> None:
         self.model = model
-        self.pooling: Literal["mean", "max"] = pooling
+        self.pooling: Literal["text", "mean", "max"] | None = pooling
         self.layers = layers
         self.normalize = normalize
         self.tokenize = tokenize
@@ -52,8 +51,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def fit(self, X: Any, y: Any = None) -> ElmoVectorizer:
         """Load the model and check the parameters; nothing is learned."""
-        layer_weights(self._embedder.get().model, self.layers)
-        Pooling(self.pooling, self.normalize)
+        self._embedder.get().text_dim(Pooling(self.pooling), self.layers)
         return self
 
     def transform(self, X: Iterable[str]) -> np.ndarray:
@@ -117,7 +115,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @property
     def _n_features_out(self) -> int:
-        return self._embedder.get().dim
+        return self._embedder.get().text_dim(Pooling(self.pooling), self.layers)
 
     def __sklearn_clone__(self) -> ElmoVectorizer:
         copy = cast(ElmoVectorizer, super().__sklearn_clone__())

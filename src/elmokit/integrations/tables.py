@@ -27,7 +27,7 @@ class _EmbedColumn:
         self,
         column: str,
         model: ModelSource,
-        layers: str | int,
+        layers: str | int | None,
         storage_dtype: str,
         tokenize: bool,
         device: str | None,
@@ -159,9 +159,9 @@ class EmbedTexts(_EmbedColumn):
         model: ModelSource = None,
         *,
         vector_column: str = "vector",
-        pooling: Literal["mean", "max"] = "mean",
+        pooling: Literal["text", "mean", "max"] | None = None,
         normalize: bool = False,
-        layers: str | int = "mix",
+        layers: str | int | None = None,
         storage_dtype: str = "float32",
         tokenize: bool = True,
         device: str | None = None,
@@ -170,14 +170,14 @@ class EmbedTexts(_EmbedColumn):
         """Choose the texts, the model and the vectors.
 
         Args:
-            column, model, layers, storage_dtype, tokenize, device, dtype: As for `EmbedWords`.
-            vector_column: The new column of vectors (2D,), zeros for a text without words.
-            pooling: "mean" or "max" over the words of a text.
+            column, model, storage_dtype, tokenize, device, dtype: As for `EmbedWords`.
+            vector_column: The new column of vectors, zeros for a text without words.
+            pooling, layers: As for `Embedder.encode`.
             normalize: Scale every vector to length one.
 
         Raises:
             ValueError: `storage_dtype` is neither "float32" nor "float16", or `pooling` neither
-                "mean" nor "max".
+                "text", "mean" nor "max".
         """
         super().__init__(column, model, layers, storage_dtype, tokenize, device, dtype)
         self.vector_column, self.pooling = vector_column, Pooling(pooling, normalize)
@@ -191,6 +191,6 @@ class EmbedTexts(_EmbedColumn):
             vectors = vectors.astype(self.storage_dtype)
         if arrow:
             numbers, arrays = import_extra("pyarrow", "parquet"), vectors.reshape(-1)
-            column = numbers.FixedSizeListArray.from_arrays(numbers.array(arrays), embedder.dim)
+            column = numbers.FixedSizeListArray.from_arrays(numbers.array(arrays), vectors.shape[1])
             return {self.vector_column: column}
         return {self.vector_column: list(vectors)}

@@ -7,6 +7,7 @@ CRF             a linear chain over tags
 Elmo            a biLM and learned mixes of its layers, for a downstream network
 FullSoftmax     the output layer of the language model, exact or sampled
 ScalarMix       a mix of layers, by learned or by given weights
+TextMap         the mean vectors of a text's words -> the vector of the text
 batch_to_ids    sentences -> character ids for `Elmo`
 prepack         a biLM without gradients, whose weights lie as the kernels read them
 """
@@ -17,6 +18,7 @@ from elmokit.nn.crf import CRF
 from elmokit.nn.elmo import Elmo, ScalarMix, batch_to_ids
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn.text_map import TextMap
 from elmokit.nn.token_encoders import CharCNN
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Elmo",
     "FullSoftmax",
     "ScalarMix",
+    "TextMap",
     "batch_to_ids",
     "prepack",
 ]

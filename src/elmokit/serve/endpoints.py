@@ -76,7 +76,8 @@ class JsonRoute(APIRoute):
 # For the description of the API: the gate checks the key.
 KEY = Security(HTTPBearer(auto_error=False, description="The server's API key, if it has one"))
 router = APIRouter(route_class=JsonRoute, dependencies=[KEY])
-OF_UNIT_LENGTH = Pooling("mean", normalize=True)
+NEAREST = 5  # uses to a reader's own
+OF_UNIT_LENGTH = Pooling(normalize=True)
 # Converted to JSON before other requests get their turn: some milliseconds.
 NUMBERS_INLINE = 1 << 16
 VECTORS_OF_CHUNK = 64
@@ -118,10 +119,10 @@ async def embeddings(request: Request, body: schemas.EmbeddingsRequest) -> Respo
     """A vector of length one for each input, in the form of OpenAI's API."""
     service: Service = request.app.state.service
     service.check_name(body.model)
-    if body.dimensions not in (None, service.embedder.dim):
-        dim = service.embedder.dim
+    dim = service.embedder.text_dim()
+    if body.dimensions not in (None, dim):
         raise invalid_request(f"dimensions: vectors have {dim}, and cannot be shortened")
-    sentences, vectors = await service.embed(request, body.input, "mix", OF_UNIT_LENGTH)
+    sentences, vectors = await service.embed(request, body.input, None, OF_UNIT_LENGTH)
     encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
     words = sum(map(len, sentences))
     head = {
@@ -176,7 +177,7 @@ async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response
 async def similarity(request: Request, body: schemas.SimilarityRequest) -> Response:
     """The cosine similarities of one sentence's vector and those of others: a list of numbers."""
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    _, vectors = await request.app.state.service.embed(request, texts, "mix", OF_UNIT_LENGTH)
+    _, vectors = await request.app.state.service.embed(request, texts, None, OF_UNIT_LENGTH)
     cosines = np.stack(vectors[1:]) @ vectors[0]
     answer = to_json(np.clip(cosines, -1, 1).tolist())  # rounding may exceed 1
     return Response(answer, media_type="application/json")
@@ -273,6 +274,10 @@ def senses(request: Request, body: schemas.SensesRequest) -> Any:
         uses += sample
         found.append(word_uses.vectors_of(sample))
         count += word_uses.count
+    if body.sentence is not None:
+        own = uses_in_each(body.word, service.words_of([body.sentence]))[0]
+        uses.append(own)
+        found.append(UseVectors.of([own], service.embedder))
     vectors = UseVectors(
         np.concatenate([each.words for each in found]),
         np.concatenate([each.texts for each in found]),
@@ -286,7 +291,13 @@ def senses(request: Request, body: schemas.SensesRequest) -> Any:
         clusters=body.clusters,
         uses_in_corpus=count,
     )
-    return word_map.to_json()
+    answer = word_map.to_json()
+    if body.sentence is not None:
+        units = unit_vectors(vectors.select(service.embedder.model, body.layers))
+        cosines = units[:-1] @ units[-1]
+        nearest = np.argsort(-cosines, kind="stable")[:NEAREST].tolist()
+        answer["nearest"] = [{"use": use, "similarity": float(cosines[use])} for use in nearest]
+    return answer
 
 
 # --- The language model ---------------------------------------------------------------------------

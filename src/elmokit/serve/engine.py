@@ -26,7 +26,7 @@ from elmokit.serve.schemas import overloaded
 logger = logging.getLogger(__name__)
 Sentences = list[Sequence[str]]
 # The layers, and the pooling of a sentence's word vectors; None: all word vectors.
-Output = tuple[str | int, Pooling | None]
+Output = tuple[str | int | None, Pooling | None]
 
 # Seconds between returns of freed memory to the system. Batches of all sizes leave gaps that malloc
 # keeps: a hundred megabytes after a few hundred batches of en-small.

@@ -150,13 +150,12 @@ async function sentencesWith(word) {
 
 // Fill in a word, and where the view needs them sentences with it.
 async function useWord(id, word, secondWord = "") {
-  const { elements } = formOf(id), values = { word, second_word: secondWord };
+  const { elements } = formOf(id), values = { word, second_word: secondWord, sentence: "" };
   try {
     if (id !== "map") [values.first, values.second] = await sentencesWith(word);
   } catch (error) {
     return putError(id, error, word);
   }
-  values.sentence = values.first;
   for (const [name, value] of Object.entries(values)) if (elements[name]) elements[name].value = value;
   formOf(id).requestSubmit();
 }
@@ -171,7 +170,7 @@ const WORD_PAIRS = [["bank", "shore"]];
 function putExamples() {
   if (!corpus) return;
   const isKnown = word => corpus.examples.includes(word) || corpus.frequent.includes(word);
-  for (const id of ["map", "nearest", "compare"]) {
+  for (const id of ["map", "compare"]) {
     const line = viewOf(id).querySelector(".examples"),
           pairs = id === "map" ? WORD_PAIRS.filter(pair => pair.every(isKnown)) : [];
     line.replaceChildren(say("Try|试试"));
@@ -186,17 +185,9 @@ let mapped = {};  // the fields of the map that is shown
 function putMap(result, map, fields) {
   mapped = fields;
   const { layer } = formOf("map").elements, top = map.planes.length - 1;
-  const tools = make("div", result, undefined, { className: "tools" }), place = make("div", result),
+  const story = make("p", result, storyOf(map), { className: "story" }), place = make("div", result),
         list = make("div", result, undefined, { className: "concordance" });
-  const count = map.uses_in_corpus > map.uses.length ? `${map.uses.length} / ${map.uses_in_corpus}` : map.uses.length;
-  const groups = map.clusters.length > 1
-    ? say(" · {} groups · separation {}| · {} 组 · 分离度 {}", map.clusters.length, map.silhouette.toFixed(2))
-    : say(" · no clear groups| · 没有明显的分组");
-  make("span", tools, say("{} uses|{} 个用例", count) + groups, {
-    className: "summary",
-    title: say("Mean silhouette: 0 where groups touch, 1 where they are far apart|平均轮廓系数：0 为相接，1 为远离"),
-  });
-  const copy = makeButton(tools, say("Copy the link|复制链接"), async () => {
+  const copy = makeButton(story, say("Copy the link|复制链接"), async () => {
     await navigator.clipboard.writeText(location.href);
     copy.textContent = say("Copied|已复制");
   });
@@ -207,8 +198,27 @@ function putMap(result, map, fields) {
     onLayer: number => { layer.value = number === top ? "" : number; keepInLink("map"); },
     onChoose: use => showRow(rows[use]),
   });
+  if (map.nearest) {
+    const found = map.nearest.map(({ use, similarity }) => {
+      const quote = makeButton(null, undefined, () => choose(use), "plain quote");
+      putUse(quote, map.uses[use], 14);
+      return [quote, similarity.toFixed(2)];
+    });
+    putTable(list, say("Nearest to your sentence|离您的句子最近的用例"), [say("Use|用例"), say("Similarity|相似度")], found);
+  }
   make("h3", list, say("All uses in their sentences|所有用例及其句子"));
   const rows = putConcordance(make("div", list), map, choose);
+  if (map.nearest) choose(map.uses.length - 1);
+}
+
+// What one sees on a map.
+function storyOf({ word, uses, uses_in_corpus, clusters, silhouette, nearest }) {
+  const read = uses.length - (nearest ? 1 : 0);
+  const sample = uses_in_corpus > read ? say(", a sample of {}|（共 {} 个，此为样本）", uses_in_corpus) : "";
+  const found = clusters.length > 1
+    ? say("it put them in {} groups by the words around them (separation {}, from 0 to 1).|它按上下文把它们分成 {} 组（分离度 {}，从 0 到 1）。", clusters.length, silhouette.toFixed(2))
+    : say("it found no clear groups among them.|其中没有明显的分组。");
+  return say("A language model read {} sentences with “{}”{}. Nobody told it that a word has senses: |语言模型读了 {} 个含“{}”的句子{}。没有人告诉它词有哪些义项：", read, word, sample) + found + " ";
 }
 
 // Mark a row of the concordance, and bring it into sight there, without moving the page.
@@ -221,13 +231,16 @@ function showRow(row) {
 }
 
 // A table of all uses, the word in the middle; returns its rows, one for each use.
-function putConcordance(parent, { word, uses }, choose) {
+function putConcordance(parent, { word, uses, clusters }, choose) {
   const table = make("table", parent, undefined, { dir: /[\u0590-\u08ff]/.test(word) ? "rtl" : "ltr" });
   const head = make("tr", make("thead", table)), body = make("tbody", table);
   const before = ({ words, position }) => words.slice(0, position).reverse().join(" ").toLowerCase();
   const after = ({ words, position, length }) => words.slice(position + length).join(" ").toLowerCase();
+  const typical = clusters.flatMap(cluster => cluster.typical);
+  // By group, the typical uses of each first.
+  const group = (use, number) => use.cluster + (typical.includes(number) ? 0 : .5);
   const columns = [
-    ["sign-cell", say("Group|组"), use => use.cluster], ["before", say("Before|前文"), before],
+    ["sign-cell", say("Group|组"), group], ["before", say("Before|前文"), before],
     ["keyword", say("Word|词"), use => partsOf(use)[1]], ["after", say("After|后文"), after],
   ];
   const rows = uses.map((use, number) => {
@@ -349,31 +362,12 @@ function putPrediction(result, prediction) {
 
 const views = {
   map: {
-    async ask({ word, second_word, clusters }, signal) {
-      const body = { word, second_word: second_word || null, clusters: clusters ? Number(clusters) : null, max_uses: 150,
+    async ask({ word, second_word, sentence, clusters }, signal) {
+      const body = { word, second_word: second_word || null, sentence: sentence || null, clusters: clusters ? Number(clusters) : null, max_uses: 150,
         sentences: ownSentences(word, second_word) };
       return (await Promise.all([ask("senses", body, signal), corpusAsked]))[0];
     },
     show: putMap,
-  },
-
-  nearest: {
-    async ask({ word, sentence }, signal) {
-      const answer = await ask("neighbors", { word, sentence, sentences: ownSentences(word), count: 12 }, signal);
-      if (!answer.neighbors.length) throw new Failure(say("no other sentence has the word “{}”|没有别的句子含有“{}”", word));
-      return { ...answer, pairs: (await quantilesOf())[server.layers - 1] };
-    },
-    show(result, { neighbors, sentences_searched, pairs }) {
-      const rows = neighbors.map(use => {
-        const quote = make("span", null, undefined, { className: "quote" });
-        putUse(quote, use, 14);
-        return [quote, use.similarity.toFixed(2)];
-      });
-      const caption = say("The nearest of the uses in {} sentences, by the top layer|{} 个句子中最近的用例（按最上层）",
-        sentences_searched);
-      putTable(result, caption, [say("Use|用例"), say("Similarity|相似度")], rows);
-      if (pairs) putMeaning(result, neighbors[0].similarity, pairs);
-    },
   },
 
   compare: {
@@ -395,7 +389,10 @@ const views = {
   },
 
   sentence: {
-    ask: async ({ sentence }, signal) => (await ask("score", { inputs: [sentence] }, signal))[0],
+    async ask({ sentence }, signal) {
+      if (!sentence.trim()) throw new Failure(say("write a sentence|请写一个句子"));
+      return (await ask("score", { inputs: [sentence] }, signal))[0];
+    },
     show: putSentence,
   },
 
@@ -412,10 +409,8 @@ const fieldsOf = id => Object.fromEntries([...new FormData(formOf(id))].filter(i
 const defaults = Object.fromEntries(Object.keys(views).map(id => [id, fieldsOf(id)]));
 
 function linkTo(id) {
-  const { source, text } = fieldsOf("map"), isOwn = id === "nearest" && source === "own",
-        known = { ...defaults.map, ...defaults[id] };
-  const isTold = ([name, value]) => value !== known[name] && value.length < 6000;  // of the reader's text
-  const fields = Object.entries({ ...isOwn && { source, text }, ...fieldsOf(id) }).filter(isTold);
+  const isTold = ([name, value]) => value !== defaults[id][name] && value.length < 6000;  // of the reader's text
+  const fields = Object.entries(fieldsOf(id)).filter(isTold);
   if (language() !== browserLanguage) fields.push(["lang", language()]);
   return `#${id}${fields.length ? "?" : ""}${new URLSearchParams(fields)}`;
 }
@@ -588,7 +583,7 @@ for (const id of Object.keys(views)) {
   formOf(id).onsubmit = event => {
     event.preventDefault();
     const now = fieldsOf(id), hasChanged = name => now[name] !== mapped[name];
-    if (id === "map" && ["word", "second_word", "source", "text"].some(hasChanged)) event.target.layer.value = "";
+    if (id === "map" && ["word", "second_word", "sentence", "source", "text"].some(hasChanged)) event.target.layer.value = "";
     submit(id);
   };
 }

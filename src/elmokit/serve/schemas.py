@@ -121,8 +121,8 @@ class EmbedRequest(BaseModel):
     inputs: Texts
     normalize: bool | None = None  # null means True, like a missing value
     dimensions: int | None = None
-    pooling: Literal["mean", "max"] = "mean"
-    layers: OneLayer = "mix"
+    pooling: Literal["text", "mean", "max"] | None = None
+    layers: OneLayer | None = None
     parameters: None = None  # set by a Hugging Face client that asks for another task
 
 
@@ -179,10 +179,13 @@ class NeighborsRequest(ElmokitRequest):
 
 
 class SensesRequest(ElmokitRequest):
-    """POST /senses: a map of a word's uses, or of those of two words, and their clusters."""
+    """POST /senses: a map of a word's uses, or of those of two words, and their clusters; with a
+    sentence of one's own, also its first use of the word, and those nearest to it.
+    """
 
     word: Word
     second_word: Word | None = None
+    sentence: Text | None = None
     sentences: Sentences | None = None
     clusters: Annotated[int, Field(ge=1, le=8)] | None = None
     max_uses: Annotated[int, Field(ge=3, le=1000)] = 300

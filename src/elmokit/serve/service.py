@@ -161,7 +161,7 @@ class Service:
         self,
         request: Request,
         texts: Sequence[Text],
-        layers: str | int,
+        layers: str | int | None,
         pooling: Pooling | None = None,
     ) -> tuple[list[Words], list[np.ndarray]]:
         """The words of texts, and their vectors as `Engine.submit` gives them."""

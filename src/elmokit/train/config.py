@@ -165,6 +165,11 @@ class FinetuneConfig(TrainingConfig):
     """
     others: tuple[Path, ...] = ()
     """Text of other domains for the perplexity before and after training."""
+    vectors: Path | None = None
+    """NumPy file (.npy) with a vector for each line of the corpus, which another model computed:
+    the model learns to give texts such vectors, beside predicting words. A line is then a text,
+    and not split into sentences.
+    """
     new_vocab: bool = False
     """Train a new softmax over the words of the corpus, for text with many words that the model's
     lacks.

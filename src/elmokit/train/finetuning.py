@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 from elmokit.checkpoints import Pretrained, load, save
 from elmokit.data import TextFile
-from elmokit.fs import directory_lock, write_lines
+from elmokit.embed import Embedder, fit_text_map
+from elmokit.fs import directory_lock, read_lines, write_lines
 from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import TOKENIZED
@@ -25,8 +28,10 @@ from elmokit.train.pretraining import (
     total_steps,
     vocabulary,
 )
+from elmokit.train.teaching import TextTeaching, TextVectors
 from elmokit.train.trainer import Trainer
 
+FIRST_TEXTS = 20_000  # from which the map begins that is trained further
 REPORT = "report.json"
 
 
@@ -77,15 +82,30 @@ def _trained(
 ) -> Pretrained:
     """Train all weights of the model `start` if it has a softmax, else only a new softmax.
 
-    It has the tokenizer, state policy, mix and warm state of `start`.
+    It has the tokenizer, state policy, mix and warm state of `start`, and a text map if it was
+    taught vectors.
     """
     vocab, steps = vocabulary(settings, text.files, start.vocab), total_steps(settings, text.report)
-    trainer = Trainer(settings, start.config, vocab, text.files, steps)
+    text_map, objective, digest = None, None, None
+    if settings.vectors is not None and start.softmax is not None:
+        if start.config.sequence_encoder.merges_directions:
+            raise ValueError("vectors are taught to a model whose directions are independent")
+        vectors = TextVectors(text.files, settings.vectors)
+        sentences = chain.from_iterable(map(read_lines, text.files))
+        first = list(islice(filter(None, map(str.split, sentences)), FIRST_TEXTS))
+        embedder = Embedder(start, settings.device)
+        text_map = fit_text_map(embedder, first, vectors.find(first).numpy())
+        objective = partial(TextTeaching, vectors=vectors, text_map=text_map)
+        digest = vectors.digest
+    trainer = Trainer(settings, start.config, vocab, text.files, steps, objective=objective)
     trainer.start_from(start)
     if start.softmax is None:
         trainer.bilm.requires_grad_(False)
-    train(trainer, settings.output, run_identity(trainer, text, start), text.report, heldout)
-    return replace(start, bilm=trainer.bilm, softmax=trainer.softmax, vocab=vocab, card="")
+    identity = run_identity(trainer, text, start) | {"vectors": digest}
+    train(trainer, settings.output, identity, text.report, heldout)
+    return replace(
+        start, bilm=trainer.bilm, softmax=trainer.softmax, vocab=vocab, text_map=text_map, card=""
+    )
 
 
 def _with_softmax(settings: FinetuneConfig, model: Pretrained, text: Text) -> Pretrained:
@@ -183,7 +203,9 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
                 f"{name}: prepare it with --tokenizer {name}, or give the raw text"
             )
         loaded.language = language_of(settings, name, loaded.language)
-        text = read_texts(settings, name, loaded.language, settings.others)
+        text = read_texts(
+            settings, name, loaded.language, settings.others, settings.vectors is not None
+        )
         start = _with_softmax(settings, loaded, text)
         heldout, others = TextFile.find(settings.heldout), TextFile.find(settings.others)
         tuned = _trained(settings, start, text, text.heldout[: len(heldout)])

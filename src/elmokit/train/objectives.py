@@ -64,6 +64,7 @@ class LocalBatch:
         targets: What is predicted, such as vocabulary ids (K, M), for K losses.
         slots: Of the words to predict in each direction, (2, M); None: each slot predicts.
         lengths: Positions of each sentence, with boundaries; for objectives of your own.
+        vectors: Of texts, for an objective that predicts them.
     """
 
     weight: float
@@ -73,6 +74,7 @@ class LocalBatch:
     targets: Tensor
     slots: Tensor | None = None
     lengths: Sequence[int] = ()
+    vectors: Tensor | None = None
 
 
 @dataclass(eq=False)
@@ -84,6 +86,7 @@ class Objective:
 
     Attributes:
         names: Names of its K losses, for the log.
+        weights: Of the losses in their mean, which is minimized; none: all the same.
         stream: The text to come. `pending`: buffered, not yet consumed text; JSON-serializable by
             `to_json`.
         bilm: The model in training.
@@ -93,6 +96,7 @@ class Objective:
     """
 
     names: ClassVar[tuple[str, ...]]
+    weights: ClassVar[tuple[float, ...]] = ()
     stream: Any = field(init=False)
     bilm: BiLM
     vocab: Vocab
@@ -215,9 +219,15 @@ class SentenceLikelihood(SentenceObjective):
     def next_batch(self, generator: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
         sentences = [batch[index] for index in self.local(batch)]
+        shares = [sum(map(len, part)) + len(part) for part in (sentences, batch)]
         packed = PackedBatch.to_score(sentences, self.batch_size)
+        return self.batch_of(sentences, packed, shares[0] / shares[1])
+
+    def batch_of(
+        self, sentences: Sequence[list[str]], packed: PackedBatch, weight: float
+    ) -> LocalBatch:
+        """The batch of packed sentences, which are `weight` of the whole."""
         targets = packed.text.to_streams(torch.from_numpy(self.vocab.targets(sentences)))
-        weight = targets.shape[1] / (sum(map(len, batch)) + len(batch))
         return LocalBatch(weight, packed.words, packed.tokens, packed.text.packing, targets)
 
     def outputs(self, vectors: Tensor, batch: LocalBatch) -> Tensor:

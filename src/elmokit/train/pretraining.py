@@ -83,6 +83,7 @@ def read_texts(
     tokenizer: str | None,
     language: str | None,
     others: Sequence[Path] = (),
+    whole_lines: bool = False,
 ) -> Text:
     """Tokenize the text of a run where it is raw, count it, and print its size.
 
@@ -91,6 +92,7 @@ def read_texts(
         tokenizer: The tokenizer of raw text.
         language: The language of the model.
         others: More held-out files.
+        whole_lines: Do not split the lines of the corpus into sentences.
     """
     files = TextFile.find(settings.corpus)
     heldout = TextFile.find([*settings.heldout, *others])
@@ -98,8 +100,9 @@ def read_texts(
     texts = TextFile.open(
         [*files, *heldout], tokenizer, settings.tokenize, given, model_language=language
     )
-    tokenized = [text.tokenized(settings.output / TEXT) for text in texts]
-    files, heldout = tokenized[: len(files)], tokenized[len(files) :]
+    copies = settings.output / TEXT
+    heldout = [text.tokenized(copies) for text in texts[len(files) :]]
+    files = [text.tokenized(copies, whole_lines) for text in texts[: len(files)]]
     report = _check("corpus", files)
     if heldout:
         _check("held-out text", heldout)

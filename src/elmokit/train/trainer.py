@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -49,15 +50,12 @@ class _Prefetched:
     def to(self, device: torch.device) -> _Prefetched:
         """Copy all tensors to a device at once."""
         batch, samples = self.batch, self.samples
-        slots = [] if batch.slots is None else [batch.slots]
-        ids, tokens, targets, *rest = upload(
-            [self.ids, batch.tokens, batch.targets, *slots, *(drawn for drawn, _ in samples)],
-            device,
-        )
-        moved = rest.pop(0) if slots else None
-        batch = replace(batch, tokens=tokens, targets=targets, slots=moved)
-        tries = [num_tries for _, num_tries in samples]
-        return replace(self, batch=batch, ids=ids, samples=list(zip(rest, tries, strict=True)))
+        names = ("tokens", "targets", "slots", "vectors")
+        held = {name: tensor for name in names if (tensor := getattr(batch, name)) is not None}
+        ids, *moved = upload([self.ids, *held.values(), *(drawn for drawn, _ in samples)], device)
+        batch = replace(batch, **dict(zip(held, moved, strict=False)))
+        drawn, tries = moved[len(held) :], [num_tries for _, num_tries in samples]
+        return replace(self, batch=batch, ids=ids, samples=list(zip(drawn, tries, strict=True)))
 
 
 class Trainer:
@@ -82,7 +80,7 @@ class Trainer:
         total_steps: int | None,
         cool_down: tuple[int, int] | None = None,
         processes: Processes = SINGLE_PROCESS,
-        objective: type[Objective] | None = None,
+        objective: Callable[..., Objective] | None = None,
     ) -> None:
         """Initialize a model with random weights, at step 0.
 
@@ -160,7 +158,7 @@ class Trainer:
         before = self.reader.position, self.objective.stream.pending, self.generator.get_state()
         batch, encoder = self.objective.next_batch(self.generator), self.bilm.token_encoder
         ids = encoder.pad_to_bucket(encoder.ids(batch.words, self.vocab))
-        losses = self.objective.names if self.num_samples else ()
+        losses = batch.targets if self.num_samples else ()
         samples = [self.softmax.sample(self.num_samples, self.generator) for _ in losses]
         return _Prefetched(*before, batch, ids, samples)
 
@@ -188,7 +186,8 @@ class Trainer:
         if weight := step_input.batch.weight:  # 0 if a small batch leaves nothing to this process
             losses = weight * self._losses(step_input)
             factor = self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else 1
-            (losses.mean() * factor).backward()
+            weights = losses.new_tensor(self.objective.weights or 1.0)
+            ((weights * losses).mean() * factor).backward()
         losses = losses.detach()
         if self.processes.world_size > 1:
             # All processes must reduce the same tensors, also one that had no text.
