@@ -23,7 +23,7 @@ TEXT = ["the cat sees a dog", 'a dog, "$x^$" runs', "the dogs run", "the dog run
 VERBS = {  # the command, the formats, the columns of a table, its rows
     "senses dog --corpus text.csv": ([*TABLES, *PICTURES, ".html"], {"line", "cluster", "x2"}, 4),
     "neighbors dog --in 'a dog barks' --corpus text.csv": (TABLES, {"rank", "line"}, 4),
-    "compare dog 'a dog' 'dog runs'": ([*TABLES, *PICTURES], {"layers", "use 2"}, 6),
+    "compare dog 'a dog' 'dog runs'": ([*TABLES, *PICTURES], {"layers", "use 2"}, 8),
     "change dog cat --first text.csv --second text.csv": ([*TABLES, *PICTURES], {"pairwise_p"}, 2),
     "score text.csv": ([".csv", ".tsv", ".parquet"], {"line", "word", "id", "forward_nats"}, 23),
     "predict text.csv --model fitted": (TABLES, {"id", "text"}, 5),

@@ -79,7 +79,13 @@ def test_nearest_sense_is_that_of_the_nearest_centroid_or_of_most_of_the_nearest
     train = [
         Sentence(tuple(words), (Instance("bank", at, at + 1, (key,)),)) for words, at, key in texts
     ]
-    uses = [(key, embedder.embed([words], "all", "zeros")[0][:, at]) for words, at, key in texts]
+
+    def rows(words: list[str], at: int) -> np.ndarray:
+        """The layers of a word, and the mean of the sentence."""
+        layers = embedder.embed([words], "all", "zeros")[0]
+        return np.stack([*layers[:, at], layers[-1].mean(axis=0)])
+
+    uses = [(key, rows(words, at)) for words, at, key in texts]
     if neighbors is None:
         uses = [
             (sense, np.mean([vectors for key, vectors in uses if key == sense], axis=0))
@@ -88,9 +94,12 @@ def test_nearest_sense_is_that_of_the_nearest_centroid_or_of_most_of_the_nearest
     known = lemma_senses(train, embedder, neighbors, "zeros")["bank"]
     assert known.names == [RIVER, MONEY]
     for text in ("some bank went bust", "the bank of the stream"):
-        query = embedder.embed([text.split()], "all", "zeros")[0][:, 1]
-        for layer in (1, 2):
-            nearest = sorted(uses, key=lambda use: -cosine(use[1][layer], query[layer]))
+        query = rows(text.split(), 1)
+        for layer in (1, 2, 3):  # 3: the word at layer 2 and the text together
+            parts = (2, 3) if layer == 3 else (layer,)
+            nearest = sorted(
+                uses, key=lambda use: -sum(cosine(use[1][part], query[part]) for part in parts)
+            )
             votes = Counter(sense for sense, _ in nearest[: neighbors or 1])
             expected = RIVER if votes[RIVER] >= votes[MONEY] else MONEY
             assert known.nearest(query)[layer] == expected
@@ -128,12 +137,13 @@ def test_coarse_words_are_scored_and_their_mean(tmp_path: Path, embedder: Embedd
         (folder / "test.data.txt").write_text("\n".join(lines))
         (folder / "test.gold.txt").write_text(flipped)
     report = coarse_wsd(tmp_path, embedder)
-    layers = {"layer 1": 100, "layer 2": 100}
+    layers = {"layer 1": 100, "layer 2": 100, "use": 100}
     assert report["f1"]["bank"] == {"layer 0": 50, **layers, "most frequent": 50}
     assert report["f1"]["mean"] == {
         "layer 0": 25,
         "layer 1": 75,
         "layer 2": 75,
+        "use": 75,
         "most frequent": 25,
     }
     assert report["instances"] == {"mean": 4, "bank": 2, "mole": 2}
