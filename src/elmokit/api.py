@@ -6,7 +6,7 @@ from elmokit.analysis.word_map import senses
 from elmokit.checkpoints import CheckpointError, Pretrained, list_models, load, push_to_hub, save
 from elmokit.config import BiLMConfig
 from elmokit.data import prepare
-from elmokit.embed import Embedder, Embeddings, embed_file, encode_file
+from elmokit.embed import Embedder, Embeddings, embed_file, encode_file, fit_text_map
 from elmokit.lm import evaluate, next_words, score, substitutes
 from elmokit.nn import BiLM, Elmo, ScalarMix, batch_to_ids, prepack
 from elmokit.ops import set_backend
@@ -43,6 +43,7 @@ __all__ = [
     "evaluate",
     "finetune",
     "fit",
+    "fit_text_map",
     "list_models",
     "load",
     "load_task_model",

@@ -102,6 +102,7 @@ class WordMap(Report):
         is_part = self.uses_in_corpus > len(self.uses)
         sampled = f" distinct of {self.uses_in_corpus}" if is_part else ""
         layers = f"layer {self.layers}" if isinstance(self.layers, int) else f"{self.layers} layer"
+        layers = "word and text" if self.layers == USE else layers
         count = f"{len(self.clusters)} clusters" if len(self.clusters) > 1 else "no clear senses"
         named = {frozenset(group.substitutes) for group in self.clusters}
         if len(named) == 1 < len(self.clusters) and named != {frozenset()}:
@@ -135,7 +136,8 @@ class WordMap(Report):
         figure.set_size_inches(3.2 * len(self.planes), 4)
         panels = figure.subplots(1, len(self.planes), squeeze=False)[0]
         for layer, (axes, plane) in enumerate(zip(panels, self.planes, strict=True)):
-            axes.set(title=f"layer {layer}", xticks=[], yticks=[])
+            is_use = self.layers == USE and layer == len(panels) - 1
+            axes.set(title="word and text" if is_use else f"layer {layer}", xticks=[], yticks=[])
             for label, group in enumerate(self.clusters):
                 name = f"{group.size} uses: {', '.join(group.substitutes[:3])}"
                 axes.scatter(*plane[self.labels == label].T, s=12, alpha=0.7, label=name)
