@@ -320,8 +320,8 @@ def tasks() -> str:
 
 
 def beside_rows() -> Iterator[tuple[str, Figures, Figures]]:
-    """What is measured, its value by model (the best layer; the best batch size), and figures with
-    its origin.
+    """What is measured, its value by model (the best layer, or word beside text; the best batch
+    size), and figures with its origin.
     """
     if not (RESULTS / "beside_transformers.json").is_file():
         return
@@ -334,6 +334,8 @@ def beside_rows() -> Iterator[tuple[str, Figures, Figures]]:
     for name in ("SST-2", "SUBJ"):
         found = {model: each["test"] for model, each in parts["texts"][name].items()}
         yield f"{name}, logistic regression, accuracy", found, parts["texts"]
+    if sick := parts["texts"].get("SICK"):
+        yield "SICK, cosine and relatedness, correlation", sick, parts["texts"]
     if speeds := parts.get("speed"):
         rates = speeds["float32"].items()
         found = {

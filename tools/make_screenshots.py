@@ -29,7 +29,7 @@ PICTURES = {
     "page": ("#map?word=bank&second_word=shore", "light"),
     "page-dark": ("#sentence", "dark"),
 }
-VIEWS = ("#map?word=letter", "#nearest", "#compare", "#sentence")
+VIEWS = ("#map?word=letter", "#map?sentence=I+ate+an+apple.", "#compare", "#sentence")
 SCHEMES = [(colors, forced) for forced in ("none", "active") for colors in ("light", "dark")]
 
 

@@ -6,11 +6,13 @@ vectors of texts, speed.
     python benchmarks/quality/beside_transformers.py --minilm DIRECTORY --only speed \\
         --text FILE --threads 2
 
-Everything but the vectors is computed by the same code for both. --eval has coarsewsd20, sst and
-senteval. A word's vector in MiniLM is the mean of those of its subwords, in each layer. A use of a
-word in the test part of CoarseWSD-20 gets the sense with most votes among the nearest uses in the
-training part. Texts are classified by a logistic regression on the vectors that `encode` returns,
-or on TF-IDF: SST-2, and SUBJ split at random into 80, 10 and 10 %. Speed is that of `encode`, in
+Everything but the vectors is computed by the same code for both. --eval has coarsewsd20, sst,
+senteval and sick. A word's vector in MiniLM is the mean of those of its subwords, in each layer. A
+use of a word in the test part of CoarseWSD-20 gets the sense with most votes among the nearest uses
+in the training part: by each layer, and by the top layer beside the mean vector of the text. Texts
+are classified by a logistic regression on the vectors that `encode` returns, or on TF-IDF: SST-2,
+and SUBJ split at random into 80, 10 and 10 %. Of the pairs of SICK, the cosine is correlated with
+their relatedness. Speed is that of `encode`, in
 words (those that white space separates) per second.
 """
 
@@ -23,6 +25,7 @@ os.environ.setdefault(
 )  # as the command `elmokit` does, before torch reads it
 
 import argparse
+import csv
 import json
 import statistics
 import sys
@@ -35,7 +38,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import transformers
-from sklearn.preprocessing import StandardScaler
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import StandardScaler, normalize
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -61,7 +65,9 @@ class Side(Protocol):
     name: str
 
     def word_vectors(self, sentences: Sequence[list[str]], positions: Sequence[int]) -> np.ndarray:
-        """The vector of one word of each sentence in each layer, (layers, N, D) float32."""
+        """The vector of one word of each sentence in each layer, and of the sentence in the top
+        layer, (layers + 1, N, D) float32.
+        """
         ...
 
     def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
@@ -78,7 +84,8 @@ class Elmo:
     def word_vectors(self, sentences: Sequence[list[str]], positions: Sequence[int]) -> np.ndarray:
         batches = self.embedder.embed_stream(sentences, layers="all", state="zeros")
         words = zip(chain.from_iterable(batches), positions, strict=True)
-        return np.stack([layers[:, position] for layers, position in words], axis=1)
+        uses = [[*layers[:, position], layers[-1].mean(axis=0)] for layers, position in words]
+        return np.stack(list(map(np.stack, uses)), axis=1)
 
     def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
         self.embedder.clear_word_cache()
@@ -114,7 +121,7 @@ class MiniLM:
     def word_vectors(self, sentences: Sequence[list[str]], positions: Sequence[int]) -> np.ndarray:
         config = self.bert.config
         vectors = np.zeros(
-            (config.num_hidden_layers + 1, len(sentences), config.hidden_size), np.float32
+            (config.num_hidden_layers + 2, len(sentences), config.hidden_size), np.float32
         )
         for numbers, tokens in self._batches(sentences):
             hidden = torch.stack(self.bert(**tokens, output_hidden_states=True).hidden_states)
@@ -122,7 +129,9 @@ class MiniLM:
                 subwords = [
                     at for at, word in enumerate(tokens.word_ids(row)) if word == positions[number]
                 ]
-                vectors[:, number] = hidden[:, row, subwords].mean(dim=1).numpy()
+                vectors[:-1, number] = hidden[:, row, subwords].mean(dim=1).numpy()
+                is_text = tokens["attention_mask"][row].bool()
+                vectors[-1, number] = hidden[-1, row, is_text].mean(dim=0).numpy()
         return vectors
 
     @torch.inference_mode()
@@ -143,8 +152,8 @@ class MiniLM:
 
 
 def uses(folder: Path, part: str, side: Side) -> tuple[np.ndarray, np.ndarray]:
-    """The unit vectors of a word's uses, (layers, N, D), and the number of the sense of each,
-    (N,).
+    """The unit vectors of a word's uses and their texts, (layers + 1, N, D), and the number of the
+    sense of each, (N,).
     """
     rows = [line.split("\t") for line in read_lines(folder / f"{part}.data.txt")]
     sentences = [[word for word in text.split(" ") if word] for _, text in rows]
@@ -154,8 +163,8 @@ def uses(folder: Path, part: str, side: Side) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nearest_uses(folder: Path, side: Side) -> dict[str, np.ndarray]:
-    """Accuracies in percent for each layer, by the number of uses that vote; a tie goes to the more
-    frequent sense.
+    """Accuracies in percent for each layer and, last, for word and text, by the number of uses that
+    vote; a tie goes to the more frequent sense.
     """
     (known, of_known), (asked, of_asked) = (uses(folder, part, side) for part in ("train", "test"))
     names = sorted(
@@ -163,6 +172,7 @@ def nearest_uses(folder: Path, side: Side) -> dict[str, np.ndarray]:
     )
     has_sense = of_known[:, None] == np.array(names)
     cosines, found = asked @ known.transpose(0, 2, 1), {}
+    cosines[-1] = cosines[-2:].mean(axis=0)  # of two vectors of length 1 beside each other
     for k in NEIGHBORS:
         least = np.partition(cosines, -k, axis=2)[:, :, -k, None] - TIE
         votes = (cosines >= least).astype(np.float32) @ has_sense.astype(np.float32)
@@ -203,6 +213,22 @@ def read_subj(path: Path) -> tuple[Sentences, Labels]:
     return {part: [line[1:] for line in of_part] for part, of_part in parts.items()}, labels
 
 
+def relatedness(sides: Sequence[Side], data: Path) -> Figures:
+    """SICK's test part: 100 times the correlation (Pearson) of cosines with the scores."""
+    with (data / "sick" / "SICK_test_annotated.txt").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    pairs = [[row[f"sentence_{side}"].split() for row in rows] for side in "AB"]
+    scores = [float(row["relatedness_score"]) for row in rows]
+
+    def correlation(first: np.ndarray, second: np.ndarray) -> float:
+        cosines = (normalize(first) * normalize(second)).sum(axis=1)
+        return round(100 * float(np.corrcoef(cosines, scores)[0, 1]), 2)
+
+    words = TfidfVectorizer(analyzer=lambda words: words).fit(pairs[0] + pairs[1])
+    figures = {"TF-IDF": correlation(*(words.transform(side).toarray() for side in pairs))}
+    return figures | {side.name: correlation(*map(side.encode, pairs)) for side in sides}
+
+
 def texts(sides: Sequence[Side], data: Path) -> Figures:
     """Accuracies of a logistic regression in percent, with the strength of its penalty chosen on
     dev.
@@ -218,7 +244,7 @@ def texts(sides: Sequence[Side], data: Path) -> Figures:
             scaled = {part: scaler.transform(of_part) for part, of_part in vectors.items()}
             figures[name][side.name] = accuracies(scaled, labels)
         print(name, figures[name], flush=True)
-    return figures
+    return figures | {"SICK": relatedness(sides, data)}
 
 
 # --- Speed ----------------------------------------------------------------------------------------

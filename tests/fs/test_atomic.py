@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,23 @@ def test_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
         assert "another process is writing in" in other.stderr
     with directory_lock(tmp_path / "run") as is_locked:
         assert is_locked  # free again
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks")
+def test_output_is_written_while_others_clean_up_beside_it(tmp_path: Path) -> None:
+    is_over = threading.Event()
+
+    def clean() -> None:
+        while not is_over.is_set():
+            with directory_lock(tmp_path):
+                pass
+
+    cleaner = threading.Thread(target=clean)
+    cleaner.start()
+    try:
+        for number in range(300):
+            write_lines(tmp_path / "words.txt", [str(number)])
+    finally:
+        is_over.set()
+        cleaner.join()
+    assert list(read_lines(tmp_path / "words.txt")) == ["299"]

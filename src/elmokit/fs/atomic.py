@@ -12,7 +12,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ TABLES = (".csv", ".tsv", ".jsonl", ".parquet")  # formats of tables that are wr
 COLUMNS = (".conllu", ".conll", ".iob2", ".bio", ".txt")  # formats with a word on each line
 OTHER_FORMATS = (".npy", ".npz", ".hdf5", ".h5", ".json", ".html", ".xlsx")
 OTHER_FORMATS += (".svg", ".png", ".pdf")
+LOCK_ATTEMPTS = 100  # of a new directory, which others may remove before it is locked
 # Errors of file systems that do not flush, or have no modes.
 UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 
@@ -97,7 +98,7 @@ def directory_lock(directory: str | Path) -> Iterator[bool]:
 def _remove_leftovers(directory: Path, name: str = "*") -> None:
     """Clean up after killed writers of the output `name`, or of any output, in a directory."""
     for folder in directory.glob(f".partial-????????-{name if name == '*' else glob.escape(name)}"):
-        with suppress(ValueError), directory_lock(folder) as is_locked:
+        with suppress(ValueError, FileNotFoundError), directory_lock(folder) as is_locked:
             if is_locked:
                 shutil.rmtree(folder)
 
@@ -105,8 +106,14 @@ def _remove_leftovers(directory: Path, name: str = "*") -> None:
 @contextmanager
 def _aside(path: Path) -> Iterator[Path]:
     """A path with the name of `path` in a new directory next to it, which is removed at the end."""
-    folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
-    with directory_lock(folder):
+    with ExitStack() as locks:
+        # Another process may take the directory for a leftover before it is locked.
+        for _ in range(LOCK_ATTEMPTS):
+            folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
+            with suppress(FileNotFoundError, ValueError):
+                locks.enter_context(directory_lock(folder))
+            if folder.exists():
+                break
         try:
             yield folder / path.name
         finally:

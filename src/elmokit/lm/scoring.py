@@ -254,6 +254,7 @@ class Score:
             **{n: (-loss / (BIT if bits else 1)).tolist() for n, loss in self.losses.items()},
             **(values if "masked" in self.losses else {"perplexity": values}),
             "unknown": int(self.is_unknown.sum()),
+            "is_unknown": self.is_unknown.tolist(),
             "truncated": self.truncated,
         }
 

@@ -67,10 +67,12 @@ function percent(logProbability) {
   return share < 0.1 ? "< 0.1 %" : `${share.toFixed(share < 9.95 ? 1 : 0)} %`;
 }
 
+const nameOf = word => word === "</S>" ? say("(end of the sentence)|（句子结束）") : word;
+
 // Candidates of the language model, with bars relative to the first; words are buttons if `onWord` is given.
 function putCandidates(parent, caption, candidates, onWord) {
   putShares(make("div", parent), caption, say("Word|词"), candidates.map(({ word, log_probability }) => [
-    onWord && !/^<.*>$/.test(word) ? makeButton(null, word, () => onWord(word)) : word,
+    onWord && !/^<.*>$/.test(word) ? makeButton(null, word, () => onWord(word)) : nameOf(word),
     Math.exp(log_probability - candidates[0].log_probability), percent(log_probability)
   ]));
 }
@@ -90,7 +92,7 @@ function cosineStrip(cosine, pairs) {
 // The share of random pairs below a cosine in per cent.
 function percentile(quantiles, cosine) {
   const above = quantiles.findIndex(each => each > cosine);
-  if (above <= 0) return above ? 100 : 0;
+  if (above <= 0) return above ? 99 : 0;
   return Math.round(5 * (above - 1 + (cosine - quantiles[above - 1]) / (quantiles[above] - quantiles[above - 1])));
 }
 
@@ -278,14 +280,15 @@ function putSentence(result, score) {
   const list = make("ol", result, undefined, { className: "columns", dir: "auto" }),
         shown = make("div", result, undefined, { className: "pair" });
   const note = say("{} bits in all, {} bits a word (surprisal, −log₂ of the probability; a bit more is half as likely).|共 {} 比特，每词 {} 比特（意外度，即概率的 −log₂；多一比特，可能性减半）。", sum(bits).toFixed(0), mean(bits).toFixed(1));
-  const unknown = say(" {} words are not in the vocabulary; their columns are those of “some rare word”.| {} 个词不在词表中，其柱高按“某个罕见词”计算。", score.unknown);
+  const unknown = say(" {} words are not in the vocabulary; their hatched columns are those of “some rare word”.| {} 个词不在词表中，其斜纹柱按“某个罕见词”计算。", score.unknown);
   make("p", result, note + (score.unknown ? unknown : ""), { className: "note" });
   const buttons = words.map((word, position) => {
     const text = bits[position].toFixed(1),
           button = makeButton(make("li", list), undefined, () => choose(position), "");
     button.ariaLabel = say("{}: {} bits|{}：{} 比特", word, text);
     make("small", button, text);
-    make("i", button).style.height = `${150 * bits[position] / most}px`;
+    make("i", button, undefined, { className: score.is_unknown[position] ? "unknown" : "" }).style.height =
+      `${150 * bits[position] / most}px`;
     make("span", button, word);
     return button;
   });
@@ -372,6 +375,11 @@ const views = {
 
   compare: {
     async ask({ word, first, second }, signal) {
+      // Of a link with a word only, the sentences are those of another one.
+      if (first === defaults.compare.first && word !== defaults.compare.word) {
+        [first, second] = await sentencesWith(word);
+        Object.entries({ first, second }).forEach(([name, text]) => { formOf("compare").elements[name].value = text; });
+      }
       const answer = await ask("compare", { word, sentences: [first, second] }, signal);
       return { ...answer, pairs: await quantilesOf() };
     },

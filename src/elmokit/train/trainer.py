@@ -121,6 +121,9 @@ class Trainer:
             settings.dropout,
             self.recipe.fresh_starts,
         )
+        self.loss_weights: Tensor | None = None
+        if self.objective.weights:
+            self.loss_weights = torch.tensor(self.objective.weights, device=self.device)
         self.parameters: list[nn.Parameter] = [
             *self.bilm.parameters(),
             *self.softmax.parameters(),
@@ -186,8 +189,8 @@ class Trainer:
         if weight := step_input.batch.weight:  # 0 if a small batch leaves nothing to this process
             losses = weight * self._losses(step_input)
             factor = self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else 1
-            weights = losses.new_tensor(self.objective.weights or 1.0)
-            ((weights * losses).mean() * factor).backward()
+            weighted = losses if self.loss_weights is None else self.loss_weights * losses
+            (weighted.mean() * factor).backward()
         losses = losses.detach()
         if self.processes.world_size > 1:
             # All processes must reduce the same tensors, also one that had no text.
