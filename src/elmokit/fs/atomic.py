@@ -98,7 +98,8 @@ def directory_lock(directory: str | Path) -> Iterator[bool]:
 def _remove_leftovers(directory: Path, name: str = "*") -> None:
     """Clean up after killed writers of the output `name`, or of any output, in a directory."""
     for folder in directory.glob(f".partial-????????-{name if name == '*' else glob.escape(name)}"):
-        with suppress(ValueError, FileNotFoundError), directory_lock(folder) as is_locked:
+        # That of a process that lives is locked, or may go away meanwhile.
+        with suppress(ValueError, OSError), directory_lock(folder) as is_locked:
             if is_locked:
                 shutil.rmtree(folder)
 
