@@ -29,7 +29,6 @@ TABLES = (".csv", ".tsv", ".jsonl", ".parquet")  # formats of tables that are wr
 COLUMNS = (".conllu", ".conll", ".iob2", ".bio", ".txt")  # formats with a word on each line
 OTHER_FORMATS = (".npy", ".npz", ".hdf5", ".h5", ".json", ".html", ".xlsx")
 OTHER_FORMATS += (".svg", ".png", ".pdf")
-LOCK_ATTEMPTS = 100  # of a new directory, which others may remove before it is locked
 # Errors of file systems that do not flush, or have no modes.
 UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 
@@ -108,13 +107,12 @@ def _remove_leftovers(directory: Path, name: str = "*") -> None:
 def _aside(path: Path) -> Iterator[Path]:
     """A path with the name of `path` in a new directory next to it, which is removed at the end."""
     with ExitStack() as locks:
+        folder = path
         # Another process may take the directory for a leftover before it is locked.
-        for _ in range(LOCK_ATTEMPTS):
+        while folder == path or not folder.exists():
             folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
             with suppress(FileNotFoundError, ValueError):
                 locks.enter_context(directory_lock(folder))
-            if folder.exists():
-                break
         try:
             yield folder / path.name
         finally:
