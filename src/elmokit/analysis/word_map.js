@@ -139,7 +139,7 @@ function drawWordMap(root, data, options = {}) {
         own = data.nearest ? uses.length - 1 : -1,  // the use in the reader's own sentence
         labels = nearestWords(uses, options.grammar ?? commonWords(uses)),
         second = data.word.toLowerCase().split(" + ")[1]?.split(",") ?? [];
-  if (own >= 0) labels[own] = say("your sentence|您的句子");
+  if (own >= 0) labels[own] = "";
   let layer = options.layer ?? last, chosen = -1, only = null, places, radius, size;
   const isShown = use => only === null || uses[use].cluster === only;
   root.classList.add("word-map");
@@ -179,19 +179,25 @@ function drawWordMap(root, data, options = {}) {
       label.textContent = text;
       return label;
     };
+    // A name in the middle of its points, or above what is there already.
+    const putName = (text, [x, y], attributes) => {
+      const half = pen.measureText(text).width * .64 + 6, across = Math.max(half, Math.min(size[0] - half, x));
+      const boxAt = height => [across - half, height - 16, across + half, height + 4];
+      while (y > 36 && taken.some(box => overlaps(box, boxAt(y)))) y -= 6;
+      taken.push(boxAt(y));
+      return put(text, across, y, attributes);
+    };
     pen.font = "italic 600 17px serif";
+    if (own >= 0) putName(say("your sentence|您的句子"), [points[own][0], points[own][1] - 3 * radius], { class: "name own" });
     const isApart = points.some(([x, y]) => Math.hypot(x - points[0][0], y - points[0][1]) > 150);
-    for (const [number, { substitutes }] of isApart ? data.clusters.entries() : []) {
+    for (const [number, { substitutes }] of isApart && data.clusters.length > 1 ? data.clusters.entries() : []) {
       const members = points.filter((_, use) => uses[use].cluster === number),
-            text = substitutes.slice(0, 2).join(", ");
-      const half = pen.measureText(text).width / 2 + 6,
-            x = Math.max(half, Math.min(size[0] - half, mean(members.map(each => each[0]))));
-      const y = mean(members.map(each => each[1])) + 6;
-      put(text, x, y, { class: "name" }).style.setProperty("--color", colourOf(number));
-      taken.push([x - half, y - 16, x + half, y + 4]);
+            middle = [0, 1].map(axis => mean(members.map(each => each[axis])));
+      putName(substitutes.slice(0, 2).join(", "), [middle[0], middle[1] + 6], { class: "name" })
+        .style.setProperty("--color", colourOf(number));
     }
     pen.font = "12px sans-serif";
-    const order = new Set([...own < 0 ? [] : [own], ...data.clusters.flatMap(cluster => cluster.typical), ...uses.keys()]);
+    const order = new Set([...data.clusters.flatMap(cluster => cluster.typical), ...uses.keys()]);
     const wanted = [...order].filter(use => labels[use] && isShown(use)).map(use => ({
       text: labels[use], at: points[use], width: pen.measureText(labels[use]).width * 1.06
     }));
@@ -265,7 +271,7 @@ function drawWordMap(root, data, options = {}) {
       { className: "cluster", ariaLabel: say("Group {}|第 {} 组", number + 1) });
     card.style.setProperty("--color", colourOf(number));
     makeSign(card, number);
-    const title = cluster.size === 1 ? say("Group {}: 1 use|第 {} 组：1 个用例", number + 1)
+    const title = data.clusters.length === 1 ? say("All {} uses|全部 {} 个用例", cluster.size) : cluster.size === 1 ? say("Group {}: 1 use|第 {} 组：1 个用例", number + 1)
       : say("Group {}: {} uses|第 {} 组：{} 个用例", number + 1, cluster.size);
     makeButton(card, title, () => focusCluster(number)).ariaPressed = false;
     if (cluster.substitutes.length) make("p", card, cluster.substitutes.slice(0, 6).join(", "));

@@ -215,12 +215,18 @@ function putMap(result, map, fields) {
 
 // What one sees on a map.
 function storyOf({ word, uses, uses_in_corpus, clusters, silhouette, nearest }) {
-  const read = uses.length - (nearest ? 1 : 0);
+  const read = uses.length - (nearest ? 1 : 0), apart = silhouette.toFixed(2), own = uses.at(-1).cluster;
   const sample = uses_in_corpus > read ? say(", a sample of {}|（共 {} 个，此为样本）", uses_in_corpus) : "";
-  const found = clusters.length > 1
-    ? say("it put them in {} groups by the words around them (separation {}, from 0 to 1).|它按上下文把它们分成 {} 组（分离度 {}，从 0 到 1）。", clusters.length, silhouette.toFixed(2))
-    : say("it found no clear groups among them.|其中没有明显的分组。");
-  return say("A language model read {} sentences with “{}”{}. Nobody told it that a word has senses: |语言模型读了 {} 个含“{}”的句子{}。没有人告诉它词有哪些义项：", read, word, sample) + found + " ";
+  const parts = [
+    say("A language model read {} sentences with “{}”{}; nobody told it that a word has senses.|语言模型读了 {} 个含“{}”的句子{}；没有人告诉它词有哪些义项。", read, word, sample),
+    say("Each mark is one use, and marks that it reads alike lie near each other.|每个标记是一个用例，它读来相近的用例彼此靠近。"),
+    clusters.length > 1
+      ? say("It found {} groups (separation {}; above 0.25 they are clear), which may be senses, or not: read them. In italics: words that it would put in the place of “{}”.|它分出 {} 组（分离度 {}，高于 0.25 算清楚），可能是义项，也可能不是，请读一读例句。斜体是它会用来替换“{}”的词。", clusters.length, apart, word)
+      : say("It found no clear groups (separation {}), though there may be senses.|它没有分出清楚的组（分离度 {}），但不等于没有不同的义项。", apart),
+  ];
+  if (word.includes(" + ")) parts.push(say("Hollow marks are the second word.|空心标记是第二个词。"));
+  if (nearest && clusters.length > 1) parts.push(say("Your sentence, the star, is in group {} ({}).|您的句子（星）在第 {} 组（{}）。", own + 1, clusters[own].substitutes.slice(0, 2).join(", ")));
+  return `${parts.join(" ")} `;
 }
 
 // Mark a row of the concordance, and bring it into sight there, without moving the page.
