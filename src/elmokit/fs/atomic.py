@@ -107,12 +107,13 @@ def _remove_leftovers(directory: Path, name: str = "*") -> None:
 def _aside(path: Path) -> Iterator[Path]:
     """A path with the name of `path` in a new directory next to it, which is removed at the end."""
     with ExitStack() as locks:
-        folder = path
-        # Another process may take the directory for a leftover before it is locked.
-        while folder == path or not folder.exists():
+        while True:
             folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
+            # Another process may take it for a leftover before it is locked.
             with suppress(FileNotFoundError, ValueError):
                 locks.enter_context(directory_lock(folder))
+                if folder.exists():
+                    break
         try:
             yield folder / path.name
         finally:
