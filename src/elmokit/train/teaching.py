@@ -118,11 +118,12 @@ class TextTeaching(SentenceLikelihood):
         texts = torch.repeat_interleave(torch.arange(len(lengths), device=words.device), lengths)
         sums = words.new_zeros(len(words), len(lengths), words.shape[2])
         means = sums.index_add(1, texts, words) / lengths[:, None]
-        is_given = batch.vectors.any(dim=1)  # not of a part of a text longer than a batch
-        learned = F.normalize(self.text_map(means), dim=1)[is_given]
-        given = batch.vectors[is_given]
-        distance = (1 - (learned * given).sum(dim=1)).mean()
-        error = (learned @ learned.T - given @ given.T).square().mean()
+        # Zeros are the given vectors of parts of texts longer than a batch, which do not count.
+        given, is_given = batch.vectors, batch.vectors.any(dim=1)
+        learned = F.normalize(self.text_map(means), dim=1) * is_given[:, None]
+        count = is_given.sum().clamp(min=1)
+        distance = 1 - (learned * given).sum() / count
+        error = (learned @ learned.T - given @ given.T).square().sum() / count**2
         return torch.cat([predict(layers[-1]), (distance + error)[None]])
 
     def parameters(self) -> Sequence[nn.Parameter]:
