@@ -193,9 +193,7 @@ def change(
     embedder = Embedder.of(model)
     corpora = [open_corpus(path, embedder, tokenize, column) for path in (first, second)]
     # Not "use": the texts of two corpora differ, whatever a word means in them.
-    chosen = corpora[0].choose_layers(
-        layers, "top"
-    )  # an invalid choice is reported before the search
+    chosen = corpora[0].choose_layers(layers, "top")  # errors are raised before the search
     corpora[1].choose_layers(chosen)
     words = [words] if isinstance(words, str) else words
     forms = [WordForms.of(word, corpora[0].split) for word in words]

@@ -50,6 +50,7 @@ def _warn_of_losses(model: Pretrained, format: str) -> None:
         "softmax": model.softmax is not None,
         "mix of layers": model.mix is not None,
         "warm state": model.warm_state is not None,
+        "map to vectors of texts": model.text_map is not None,
         f"state policy {model.state_policy}": model.state_policy != "zeros",
         "name of the tokenizer": model.tokenizer is not None,
         # Readers look them up in the vocabulary, and without one take the first rows.

@@ -179,11 +179,10 @@ class ElmoModule(InputModule):
         learned = MixWeights(tuple(self._mix.weights.tolist()), self._mix.gamma.item())
         is_average = not any(learned.weights) and learned.gamma == 1
         keeps_mix = self.layers != "mix" or (is_average and self._model.mix is None)
-        save(
-            self._model if keeps_mix else replace(self._model, mix=learned),
-            output_path,
-            overwrite=True,
-        )
+        model = self._model if keeps_mix else replace(self._model, mix=learned)
+        if not self.freeze:  # a map to vectors of texts belongs to the biLM as it was
+            model = replace(model, text_map=None)
+        save(model, output_path, overwrite=True)
         self.save_config(output_path)
 
     @classmethod

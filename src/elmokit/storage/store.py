@@ -225,10 +225,6 @@ class Shard:
         """Read the vectors (n, 2D) or (n, L+1, 2D) of the words begin : end."""
         return self._vectors[begin:end].copy()
 
-    def take(self, words: np.ndarray) -> np.ndarray:
-        """Read the vectors of some words."""
-        return self._vectors[words]
-
 
 # --- Writing, shard by shard ----------------------------------------------------------------------
 
@@ -360,21 +356,6 @@ class EmbeddingStore:
         """Read the vectors of a line, (T, 2D), or (T, L+1, 2D) for all layers."""
         shard, begin, end = self._bounds(number)
         return shard.vectors(begin, end)
-
-    def word_vectors(self, lines: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Read the vectors of N words, (N, 2D) or (N, L+1, 2D), by their lines and their positions
-        in these.
-        """
-        # Line 1003, position 2, with 1000 sentences in a part: sentence 3 of part 1, whose words
-        # begin at offsets[3] of that part, so the vector belongs to word offsets[3] + 2 there.
-        parts, within = np.divmod(lines, self.index.sentences_per_part)
-        vectors = np.empty((len(lines), *self.index.vector_shape), self.index.dtype)
-        for part in np.unique(parts).tolist():
-            in_part = parts == part
-            shard = self._shard(part)
-            begins = shard.offsets[within[in_part]]
-            vectors[in_part] = shard.take(begins + positions[in_part])
-        return vectors
 
     def lines_with(self, words: Collection[str]) -> Iterator[int]:
         """The numbers of the lines that have one of some words, whatever the case of its
