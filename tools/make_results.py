@@ -262,7 +262,9 @@ def model_rows() -> Iterator[Row]:
         ("pairs", "Sense pairs told apart"),
         ("uses", "Nearest other use has the same sense"),
     ):
-        yield row(what, f"{by_layer(found[part]['right'])} of {found[part]['of']}", part)
+        right = found[part]["right"]
+        value = f"{by_layer(right)} of {found[part]['of']}; word beside text {right['use']}"
+        yield row(what, value, part)
     held = (
         "yes" if layer["holds"] else "no"
         for name, layer in found["apples"].items()

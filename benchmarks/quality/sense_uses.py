@@ -102,7 +102,7 @@ def margins(item: dict[str, str], embedder: Embedder, state: str) -> dict[str, t
     """
     items = [(item["word"], item[name].split()) for name in ("sentence", "same", "other")]
     cosines = _cosines(_vectors(items, embedder, state))
-    return {name: (matrix[0, 1], matrix[0, 2]) for name, matrix in cosines.items()}
+    return {name: (float(matrix[0, 1]), float(matrix[0, 2])) for name, matrix in cosines.items()}
 
 
 def sense_pairs(embedder: Embedder, state: str = "zeros") -> dict[str, Any]:
