@@ -26,6 +26,7 @@ FILES = {
     **{path.stem: path for path in sorted((DOCS / "tutorials").glob("*.md"))},
     **{f"zh/{path.stem}": path for path in sorted((DOCS / "zh").glob("*.md"))},
     "extending": DOCS / "extending.md",
+    "how-elmo-works": DOCS / "how-elmo-works.md",
 }
 TUTORIALS = [
     pytest.param(path, id=name, marks=[pytest.mark.integrations] if name in LIBRARIES else [])
