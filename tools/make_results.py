@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENTS = ("docs/results.md", "README.md", "README.zh-CN.md", "docs/tutorials/pretrain.md")
+DOCUMENTS = (
+    "docs/results.md",
+    "README.md",
+    "README.zh-CN.md",
+    "docs/tutorials/pretrain.md",
+    "docs/zh/how-elmo-works.md",
+    "docs/zh/classification.md",
+)
 ELSEWHERE = {"encoders", "two_versions"}  # shown in docs/encoders.md and docs/log.md
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
 from task_table import TITLES, WITHOUT, summary  # noqa: E402
@@ -42,6 +49,12 @@ NOT_SHOWN = re.compile(
     r"|peers|python|side|dtypes|store)( (?!--)\S+)+| TEXT| \S+\.txt(\.zst)?"
 )
 MODELS = ("en-small", "TF-IDF", "all-MiniLM-L6-v2")
+SIDES = ("encode", "TF-IDF")
+CHINESE_TEXTS = {
+    "titles": "Titles of news, ten classes, logistic regression, accuracy",
+    "reviews": "Reviews of hotels, two classes, logistic regression, accuracy",
+    "similarity": "STS-B in Chinese, cosine and similarity, Pearson",
+}
 SENTENCE = 20  # words in the sentence with which latency is measured
 
 Figures = dict[str, Any]
@@ -236,6 +249,10 @@ def by_layer(scores: Figures) -> str:
     )
 
 
+def text_score(scores: Figures) -> float:
+    return scores["pearson"] if "pearson" in scores else scores["test"]
+
+
 def model_rows() -> Iterator[Row]:
     found = read("heldout_perplexity")
     carry, zeros = (found[state]["all"]["mean"] for state in ("carry", "zeros"))
@@ -285,8 +302,55 @@ def model_rows() -> Iterator[Row]:
     yield Row("A model of WikiText-2 alone: forward test perplexity", value, other)
 
 
-def task_rows() -> Iterator[list[str]]:
-    results = read("tasks")
+def chinese_by_layer() -> dict[str, Figures]:
+    """Scores of zh-small by layer, of three of its parts."""
+    parts = read("chinese")["zh-small"]
+    return {
+        "probe": {layer: score["test"] for layer, score in parts["probe"]["scores"].items()},
+        "wsd": parts["wsd"]["f1"]["1"],
+        "senses": {layer: sum(words.values()) for layer, words in parts["senses"]["right"].items()},
+    }
+
+
+def chinese_model_rows() -> Iterator[Row]:
+    perplexities = read("heldout_perplexity_zh")
+    carry, zeros = (perplexities[state]["all"]["mean"] for state in ("carry", "zeros"))
+    value = f"{carry:.1f} (from zeros {zeros:.1f})"
+    yield Row("Perplexity, nine domains, state carried", value, perplexities)
+    domains = (
+        f"{name} {found['mean']:.0f}"
+        for name, found in perplexities["carry"].items()
+        if name != "all"
+    )
+    yield Row("The same by domain", ", ".join(domains), perplexities)
+    parts = read("chinese")["zh-small"]
+
+    def row(what: str, value: str, part: str) -> Row:
+        return Row(what, value, parts[part] | {"command": f"chinese --only {part}"})
+
+    found = chinese_by_layer()
+    of, right = sum(parts["senses"]["of"].values()), found["senses"]
+    value = f"{by_layer(right)} of {of}; word beside text {right['use']}"
+    yield row("Six words: nearest other use has the same sense", value, "senses")
+    for neighbors, what in (("1", "nearest use"), ("5", "five nearest uses")):
+        f1 = parts["wsd"]["f1"][neighbors]
+        value = (
+            f"{by_layer(f1)}; word beside text {f1['use']:.1f}; most frequent sense "
+            f"{f1['most frequent']:.1f}"
+        )
+        yield row(f"Word senses, modern Chinese: {what}, F1", value, "wsd")
+    what = "Parts of speech, UD GSDSimp, linear probe, accuracy"
+    yield row(what, by_layer(found["probe"]), "probe")
+    same = parts["wic"]["accuracy"]
+    value = f"{by_layer(same)}; word beside text {same['use']:.1f}; always one answer 50.0"
+    yield row("One sense in two sentences, MCL-WiC, accuracy", value, "wic")
+    for part, what in CHINESE_TEXTS.items():
+        scores = {name: text_score(score) for name, score in parts[part].items() if name in SIDES}
+        yield row(what, f"{scores['encode']:.1f}; TF-IDF {scores['TF-IDF']:.1f}", part)
+
+
+def task_rows(name: str) -> Iterator[list[str]]:
+    results = read(name)
     without: dict[tuple[str, str], str] = {}
     for row in summary(results):
         key = row["task"], row["score"]
@@ -318,7 +382,17 @@ def model() -> str:
 
 
 def tasks() -> str:
-    return table("Task|Score|Without|With ELMo|Fewer errors|Paper|Date|Commit|On", task_rows())
+    head = "Task|Score|Without|With ELMo|Fewer errors|Paper|Date|Commit|On"
+    return table(head, task_rows("tasks"))
+
+
+def chinese_model() -> str:
+    return table_of(chinese_model_rows())
+
+
+def chinese_tasks() -> str:
+    head = "Task|Score|Without|With ELMo|Fewer errors|Date|Commit|On"
+    return table(head, ([*row[:5], *row[6:]] for row in task_rows("tasks_zh")))
 
 
 def beside_rows() -> Iterator[tuple[str, Figures, Figures]]:
@@ -424,9 +498,58 @@ def readme_zh() -> str:
     return content
 
 
+def zh_layers() -> str:
+    """What each layer of zh-small knows."""
+    names = {
+        "probe": "词性（UD GSDSimp，线性探针），准确率",
+        "wsd": "词义（现代汉语，最近的用例），F1",
+        "senses": "六个多义词，最近的用例同义，30 例中",
+    }
+    found = chinese_by_layer()
+    lines = ([what, *by_layer(found[part]).split(" / ")] for part, what in names.items())
+    return table("测得|第 0 层|第 1 层|第 2 层", lines)
+
+
+def zh_texts() -> str:
+    parts = read("chinese")["zh-small"]
+    names = {"titles": "新闻标题，十类", "reviews": "酒店评论，好评和差评"}
+    rows = (
+        [what, *(f"{text_score(parts[part][side]):.1f}" for side in SIDES)]
+        for part, what in names.items()
+    )
+    return table("准确率|zh-small|TF-IDF", rows)
+
+
+def zh_tasks() -> str:
+    names = {
+        "uner_gsdsimp": "命名实体，按词（UNER GSDSimp）",
+        "ner_resume": "命名实体，按字（简历）",
+        "ner_weibo": "命名实体，按字（微博）",
+        "gsdsimp_pos": "词性（UD GSDSimp）",
+    }
+    found = {row[0]: row for row in task_rows("tasks_zh")}
+    rows = ([what, *found[TITLES[name]][2:5]] for name, what in names.items())
+    return table("任务|不用|用 zh-small|错误减少", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
-    for each in (speed, memory, model, tasks, beside, machine, hours, readme, readme_zh)
+    for each in (
+        speed,
+        memory,
+        model,
+        tasks,
+        beside,
+        machine,
+        hours,
+        readme,
+        readme_zh,
+        chinese_model,
+        chinese_tasks,
+        zh_layers,
+        zh_texts,
+        zh_tasks,
+    )
 }
 
 
