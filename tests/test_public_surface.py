@@ -86,4 +86,4 @@ def test_model_may_be_loaded_or_named_by_path(
 
 
 def test_bundled_models_are_listed() -> None:
-    assert {"en-small"} <= set(elmokit.list_models())
+    assert {"en-small", "zh-small"} <= set(elmokit.list_models())
