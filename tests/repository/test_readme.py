@@ -41,11 +41,21 @@ def test_python_of_the_tour_runs_and_gives_what_it_says() -> None:
     assert run_python(PYTHON) >= 10
 
 
-@pytest.mark.parametrize("document", [README, CHINESE, COMMANDS], ids=["readme", "chinese", "tour"])
+def commands_of(document: Path) -> set[str]:
+    text = "".join(blocks_of(document, "console")).replace("\\\n", " ")
+    return {line for line in text.splitlines() if line.startswith("elmokit")}
+
+
+@pytest.mark.parametrize("document", [README, COMMANDS], ids=["readme", "tour"])
 def test_commands_are_examples_of_the_verbs(document: Path) -> None:
     """Which tests/cli/test_examples.py runs, as they stand."""
-    text = "".join(blocks_of(document, "console")).replace("\\\n", " ")
-    commands = [line for line in text.splitlines() if line.startswith("elmokit")]
     lines = "\n".join(map(help_of, VERBS.values())).splitlines()
+    assert commands_of(document)
+    assert commands_of(document) <= set(map(str.strip, lines))
+
+
+def test_commands_of_the_chinese_readme_stand_on_the_chinese_pages() -> None:
+    """Which test_tutorials.py runs."""
+    commands = commands_of(CHINESE)
     assert commands
-    assert set(commands) <= set(map(str.strip, lines))
+    assert commands <= set().union(*map(commands_of, (ROOT / "docs" / "zh").glob("*.md")))
