@@ -49,7 +49,7 @@ NOT_SHOWN = re.compile(
     r"|peers|python|side|dtypes|store)( (?!--)\S+)+| TEXT| \S+\.txt(\.zst)?"
 )
 MODELS = ("en-small", "TF-IDF", "all-MiniLM-L6-v2")
-SIDES = ("encode", "TF-IDF")
+SIDES = ("encode", "TF-IDF")  # the vectors of texts that chinese.py compares
 CHINESE_TEXTS = {
     "titles": "Titles of news, ten classes, logistic regression, accuracy",
     "reviews": "Reviews of hotels, two classes, logistic regression, accuracy",
@@ -341,16 +341,16 @@ def chinese_model_rows() -> Iterator[Row]:
         yield row(f"Word senses, modern Chinese: {what}, F1", value, "wsd")
     what = "Parts of speech, UD GSDSimp, linear probe, accuracy"
     yield row(what, by_layer(found["probe"]), "probe")
-    same = parts["wic"]["accuracy"]
-    value = f"{by_layer(same)}; word beside text {same['use']:.1f}; always one answer 50.0"
+    same, chance = parts["wic"]["accuracy"], parts["wic"]["always"]
+    value = f"{by_layer(same)}; word beside text {same['use']:.1f}; by chance {chance:.1f}"
     yield row("One sense in two sentences, MCL-WiC, accuracy", value, "wic")
     for part, what in CHINESE_TEXTS.items():
-        scores = {name: text_score(score) for name, score in parts[part].items() if name in SIDES}
-        yield row(what, f"{scores['encode']:.1f}; TF-IDF {scores['TF-IDF']:.1f}", part)
+        encoded, tf_idf = (text_score(parts[part][side]) for side in SIDES)
+        yield row(what, f"{encoded:.1f}; TF-IDF {tf_idf:.1f}", part)
 
 
-def task_rows(name: str) -> Iterator[list[str]]:
-    results = read(name)
+def task_rows() -> Iterator[list[str]]:
+    results = read("tasks")
     without: dict[tuple[str, str], str] = {}
     for row in summary(results):
         key = row["task"], row["score"]
@@ -382,17 +382,11 @@ def model() -> str:
 
 
 def tasks() -> str:
-    head = "Task|Score|Without|With ELMo|Fewer errors|Paper|Date|Commit|On"
-    return table(head, task_rows("tasks"))
+    return table("Task|Score|Without|With ELMo|Fewer errors|Paper|Date|Commit|On", task_rows())
 
 
 def chinese_model() -> str:
     return table_of(chinese_model_rows())
-
-
-def chinese_tasks() -> str:
-    head = "Task|Score|Without|With ELMo|Fewer errors|Date|Commit|On"
-    return table(head, ([*row[:5], *row[6:]] for row in task_rows("tasks_zh")))
 
 
 def beside_rows() -> Iterator[tuple[str, Figures, Figures]]:
@@ -520,18 +514,6 @@ def zh_texts() -> str:
     return table("准确率|zh-small|TF-IDF", rows)
 
 
-def zh_tasks() -> str:
-    names = {
-        "uner_gsdsimp": "命名实体，按词（UNER GSDSimp）",
-        "ner_resume": "命名实体，按字（简历）",
-        "ner_weibo": "命名实体，按字（微博）",
-        "gsdsimp_pos": "词性（UD GSDSimp）",
-    }
-    found = {row[0]: row for row in task_rows("tasks_zh")}
-    rows = ([what, *found[TITLES[name]][2:5]] for name, what in names.items())
-    return table("任务|不用|用 zh-small|错误减少", rows)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
@@ -545,10 +527,8 @@ TABLES: dict[str, Callable[[], str]] = {
         readme,
         readme_zh,
         chinese_model,
-        chinese_tasks,
         zh_layers,
         zh_texts,
-        zh_tasks,
     )
 }
 
