@@ -13,6 +13,7 @@ import torch
 from layers_alone import layers_alone
 from tiny_model import tiny_model
 
+import elmokit
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, InterleavedConfig
@@ -351,11 +352,15 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(
 @pytest.mark.parametrize("tokenize", [True, False])
 def test_text_in_a_script_that_the_model_was_not_trained_on_is_doubted(tokenize: bool) -> None:
     english = Embedder(tiny_model(language="en", tokenizer="english-1"))
-    with pytest.warns(UserWarning, match="en-small"):
+    with pytest.warns(UserWarning, match="zh-small"):
         english.embed(["我 喜欢 苹果 。"], tokenize=tokenize)
     chinese = Embedder(tiny_model(language="zh", tokenizer="whitespace-1"))
-    with pytest.warns(UserWarning, match="trained on zh"):
+    with pytest.warns(UserWarning, match="en-small"):
         chinese.encode(["I like apples ."], tokenize=tokenize)
-    chinese.embed(["我 喜欢 苹果 。", "?"], tokenize=tokenize)
+    with pytest.warns(UserWarning, match="zh-small"):
+        elmokit.compare("苹果", ["我 喜欢 苹果 。", "苹果 很 大"], english, tokenize=tokenize)
+    with pytest.warns(UserWarning, match="zh-small"):
+        elmokit.score(["我 喜欢 苹果 。"], "en-small", tokenize=tokenize)
+    chinese.embed(["我 喜欢 苹果 。", "?", "Windows OK"], tokenize=tokenize)
     english.embed(["42 %", "I like 苹果"], tokenize=tokenize)
     Embedder(tiny_model()).embed(["我 喜欢 苹果 。"])  # whose language is not known

@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ class Corpus(ABC):
     ) -> None:
         self.path = path
         self.embedder = embedder
-        self.split = embedder.tokenize if tokenize else str.split
+        self.split = partial(embedder.model.split, tokenize=tokenize)
 
     @abstractmethod
     def sentences(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -179,10 +180,8 @@ def compare(
     check_list(sentences)
     embedder = Embedder.of(model)
     warn_of_toy(embedder.model)
-    split = embedder.tokenize if tokenize else str.split
-    tokens = []
-    for text in (*sentences, *other):
-        tokens.append(split(text) if isinstance(text, str) else list(text))
+    split = partial(embedder.model.split, tokenize=tokenize)
+    tokens = [split(text) for text in (*sentences, *other)]
     forms = WordForms.of(word, split)
     uses = uses_in_each(forms, tokens)
     num_other = len(uses_in_each(forms, tokens[len(sentences) :]))

@@ -8,6 +8,8 @@ import copy
 import hashlib
 import json
 import math
+import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, replace
@@ -20,9 +22,13 @@ from torch import Tensor
 from elmokit.config import MAX_LAYERS, BiLMConfig
 from elmokit.nn import BiLM, BiLMState, FullSoftmax, TextMap
 from elmokit.settings import StatePolicy, conform
-from elmokit.text import Vocab
+from elmokit.text import TOKENIZED, Sentence, Vocab, get_tokenizer
 
 Shape = tuple[int, ...]
+# What shows that a text is in the language of a bundled model, LANGUAGE-small. A few Latin words
+# are common in Chinese.
+SIGNS = {"en": re.compile(r"(?:[A-Za-z]+\W+){3}"), "zh": re.compile("[\u3400-\u9fff]")}
+LETTERS = {"en": re.compile("[A-Za-z]"), "zh": SIGNS["zh"]}
 
 
 # --- Damaged files --------------------------------------------------------------------------------
@@ -199,6 +205,27 @@ class Pretrained:
     def config(self) -> BiLMConfig:
         """The configuration of the biLM."""
         return self.bilm.config
+
+    def split(self, sentence: Sentence, tokenize: bool = True) -> list[str]:
+        """The words of a sentence: a string is split as the training text was, or at white space.
+
+        Warns:
+            UserWarning: It is in the script of another bundled model. Shown once.
+        """
+        if isinstance(sentence, str):
+            tokenizer = (tokenize and self.tokenizer) or TOKENIZED
+            text, words = sentence, get_tokenizer(tokenizer).tokenize(sentence)
+        else:
+            text, words = " ".join(sentence[:100]), list(sentence)
+        if self.language in LETTERS and not LETTERS[self.language].search(text):
+            for language, signs in SIGNS.items():
+                if language != self.language and signs.search(text):
+                    warnings.warn(
+                        f"a text is in another script than the model's, {self.language}, and its "
+                        f"figures mean little: take {language}-small, or a model of your own",
+                        stacklevel=1,
+                    )
+        return words
 
     def start(self, state: str) -> BiLMState | None:
         """The state of one row that every sentence starts from under a policy; None for "zeros" and

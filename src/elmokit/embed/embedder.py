@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints import ModelSource, Pretrained, list_models, load
+from elmokit.checkpoints import ModelSource, Pretrained, load
 from elmokit.data import chunks
 from elmokit.embed.outputs import OutputSpec, Pooling, PoolingName
 from elmokit.embed.pipeline import Pipeline
@@ -31,10 +30,8 @@ from elmokit.runtime import (
 )
 from elmokit.settings import Count, StatePolicy, conform
 from elmokit.text import (
-    TOKENIZED,
     Sentence,
     TruncationWarning,
-    get_tokenizer,
     word_offsets,
 )
 
@@ -216,9 +213,7 @@ class Embedder:
             raise ValueError(
                 f"tokenize takes one string, not a {type(text).__name__}: call it for each text"
             )
-        # Here, as a tokenizer may need a library that is not installed, and lists of words need no
-        # tokenizer.
-        return get_tokenizer(self.model.tokenizer or TOKENIZED).tokenize(text)
+        return self.model.split(text)
 
     def embed(
         self,
@@ -350,32 +345,21 @@ class Embedder:
         """The vector of a text, as `embed_documents` computes it."""
         return self.embed_documents([text])[0]
 
-    def _warn_of_script(self, text: str) -> None:
-        """Warn of a text that has no letter of the script that the model was trained on."""
-        scripts = {"en": "[A-Za-z]", "zh": "[\u3400-\u9fff]"}
-        own = scripts.pop(self.model.language or "", None)
-        if own and not re.search(own, text) and re.search("|".join(scripts.values()), text):
-            warnings.warn(
-                f"the model was trained on {self.model.language}, and {text!r:.40} is in another "
-                f"script: its vectors mean little (bundled models: {', '.join(list_models())})",
-                stacklevel=2,
-            )
-
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
         """The tokens of each sentence, split lazily."""
-        split = self.tokenize if tokenize else str.split
 
         def words_of(number: int, sentence: Sentence) -> Sequence[str]:
-            words = split(sentence) if isinstance(sentence, str) else sentence
-            if isinstance(words, np.ndarray):  # as pandas reads lists of words from a Parquet file
-                words = words.tolist()
-            if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+            if isinstance(sentence, np.ndarray):  # as pandas reads lists of words from Parquet
+                sentence = sentence.tolist()
+            is_sentence = isinstance(sentence, str) or (
+                isinstance(sentence, Sequence) and all(isinstance(word, str) for word in sentence)
+            )
+            if not is_sentence:
                 raise ValueError(
-                    f"sentence {number} is neither a string nor a list of strings: {words!r:.60}"
+                    f"sentence {number} is neither a string nor a list of strings: {sentence!r:.60}"
                 )
+            words = self.model.split(sentence, tokenize)
             check_length(len(words), f"sentence {number}")
-            if number == 0:
-                self._warn_of_script(" ".join(words[:100]))
             return words
 
         return map(words_of, count(), sentences)

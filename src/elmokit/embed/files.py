@@ -39,7 +39,7 @@ from elmokit.progress import ProgressBar
 from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
 from elmokit.settings import Count, StatePolicy, StorageDtype, conform
 from elmokit.storage import EXPORTS, EmbeddingStore, StoreIndex, StoreWriter
-from elmokit.text import TruncationWarning
+from elmokit.text import TOKENIZED, TruncationWarning
 
 Export = Callable[[EmbeddingStore, Path], None]  # writes the output from a complete store
 
@@ -251,7 +251,7 @@ class FileJob:
         for self.lines, line in enumerate(bar, start=1):
             digest.update(f"{line}\n".encode())
             if len(line) > MAX_SENTENCE_WORDS:  # no line has more words than characters
-                words = self.text.tokenizer.tokenize(line)
+                words = self._split(line)
                 check_length(len(words), f"{self.text.path}, line {self.lines}")
         if not self.lines:
             raise ValueError(f"{self.text.path} is empty: there is nothing to embed")
@@ -316,9 +316,12 @@ class FileJob:
                 yield _Part(number, labels, list(batches))
             number += 1
 
+    def _split(self, line: str) -> list[str]:
+        return self.embedder.model.split(line, self.text.tokenizer.name != TOKENIZED)
+
     def _counted(self, line: str) -> list[str]:
         """Tokenize a line and update the counts."""
-        count_truncated, words = self.embedder.count_truncated, self.text.tokenizer.tokenize(line)
+        count_truncated, words = self.embedder.count_truncated, self._split(line)
         self.words += len(words)
         if truncated := count_truncated(words):
             self.truncated_words += truncated

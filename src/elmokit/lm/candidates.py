@@ -23,7 +23,6 @@ from elmokit.lm.losses import (
     predictor,
     resolve_language_model,
 )
-from elmokit.lm.scoring import words_of
 from elmokit.runtime import check_length
 from elmokit.settings import StatePolicy
 from elmokit.text import Sentence
@@ -62,8 +61,8 @@ class Candidates(Sequence[Candidate]):
 
 
 def _one_sentence(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequence[str]:
-    """`words_of`; ValueError for a list of sentences, and a sentence that is too long."""
-    words = words_of(model, sentence, tokenize)
+    """Its words; ValueError for a list of sentences, and a sentence that is too long."""
+    words = model.split(sentence, tokenize)
     check_length(len(words), "the sentence")
     if words and all(" " in word for word in words):
         raise ValueError(

@@ -17,6 +17,7 @@ from elmokit.lm.losses import resolve_language_model
 from elmokit.lm.scoring import BIT, ROWS, Perplexity, Score, TextSurprisal, scores
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
+from elmokit.text import TOKENIZED
 
 # --- Perplexity -----------------------------------------------------------------------------------
 
@@ -227,7 +228,7 @@ def score_file(
         with_words = (
             (item, words)
             for item in _items(source, per, group)
-            if (words := source.tokenizer.tokenize(item.text))
+            if (words := pretrained.split(item.text, source.tokenizer.name != TOKENIZED))
         )
         items, again = tee(with_words)
         scored = scores(pretrained, (words for _, words in again), state, batch_size)

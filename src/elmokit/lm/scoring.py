@@ -32,7 +32,7 @@ from elmokit.checkpoints import ModelSource, Pretrained
 from elmokit.lm.losses import Check, log_losses, predictor, resolve_language_model
 from elmokit.runtime import check_list
 from elmokit.settings import StatePolicy
-from elmokit.text import TOKENIZED, Sentence, get_tokenizer, word_offsets
+from elmokit.text import Sentence, word_offsets
 
 BIT = np.float32(math.log(2))  # in nats
 ROWS = 32  # in which state is carried, as in training, whose evaluations give the same figures
@@ -290,13 +290,6 @@ def scores(
             begin = end
 
 
-def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
-    """The words of a sentence: a string is split by the model's tokenizer, or at white space."""
-    if isinstance(sentence, str):
-        return get_tokenizer((tokenize and model.tokenizer) or TOKENIZED).tokenize(sentence)
-    return list(sentence)
-
-
 def score(
     sentences: Sequence[Sentence],
     model: ModelSource = None,
@@ -332,7 +325,7 @@ def score(
     """
     check_list(sentences)
     sentences, pretrained = list(sentences), resolve_language_model(model, device)
-    tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
+    tokenized = [pretrained.split(sentence, tokenize) for sentence in sentences]
     scored = scores(pretrained, tokenized, state, batch_size, check)
     return [
         replace(score, text=sentence) if isinstance(sentence, str) else score
