@@ -25,11 +25,19 @@ from running_server import RunningServer  # noqa: E402
 
 COLORS = 128
 IS_READY = "() => running === null && showAgain !== null && corpus !== null"
+# By model: the pictures, and the views that are checked.
 PICTURES = {
-    "page": ("#map?word=bank&second_word=shore", "light"),
-    "page-dark": ("#sentence", "dark"),
+    "en-small": {
+        "page": ("#map?word=bank&second_word=shore", "light"),
+        "page-dark": ("#sentence", "dark"),
+    },
+    "zh-small": {"page-zh": ("#map?word=苹果&sentence=我喜欢吃苹果。", "light")},
 }
-VIEWS = ("#map?word=letter", "#map?sentence=I+ate+an+apple.", "#compare", "#sentence")
+VIEWS = {
+    "en-small": ("#map?word=letter", "#map?sentence=I+ate+an+apple.", "#compare", "#sentence"),
+    "zh-small": ("", "#compare", "#sentence"),
+}
+LOCALES = {"en-small": "en", "zh-small": "zh-CN"}
 SCHEMES = [(colors, forced) for forced in ("none", "active") for colors in ("light", "dark")]
 
 
@@ -43,25 +51,27 @@ def open_view(browser: Browser, url: str, width: int, height: int, **settings: A
     return page
 
 
+def visit(browser: Browser, url: str, model: str) -> None:
+    for name, (view, colors) in PICTURES[model].items():
+        settings = {"color_scheme": colors, "locale": LOCALES[model]}
+        page = open_view(browser, f"{url}/{view}", 1280, 800, **settings)
+        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        picture.quantize(COLORS).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
+    for view, (colors, forced) in product(VIEWS[model], SCHEMES):
+        settings = {"color_scheme": colors, "forced_colors": forced, "locale": LOCALES[model]}
+        page = open_view(browser, f"{url}/{view}", 390, 844, **settings)
+        found = [each["id"] for each in Axe().run(page).response["violations"]]
+        print(model, view, colors, forced, found, flush=True)
+
+
 def main() -> None:
-    with RunningServer() as server, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        for name, (view, colors) in PICTURES.items():
-            page = open_view(browser, f"{server.url}/{view}", 1280, 800, color_scheme=colors)
-            picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            picture.quantize(COLORS).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
-        for view, (colors, forced) in product(VIEWS, SCHEMES):
-            page = open_view(
-                browser, f"{server.url}/{view}", 390, 844, color_scheme=colors, forced_colors=forced
-            )
-            print(
-                view,
-                colors,
-                forced,
-                [each["id"] for each in Axe().run(page).response["violations"]],
-            )
+        for model in PICTURES:
+            with RunningServer("--model", model) as server:
+                visit(browser, server.url, model)
         browser.close()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zstandard
 
+import elmokit
 from elmokit.embed.embedder import Embedder
 from elmokit.text import get_tokenizer
 
@@ -70,6 +71,21 @@ def test_bundled_corpora_have_the_words_that_readers_try_first(
     (answer,) = ask(service, ("POST", "/senses", two_words))
     words = [use["words"][use["position"]].lower() for use in answer.json()["uses"]]
     assert words == ["bank"] * 6 + ["shore"] * 6
+
+
+def test_forms_open_with_what_the_chinese_model_can_answer(ask: Ask, embedder: Embedder) -> None:
+    from elmokit.serve import ServeConfig
+
+    page = ask({"embedder": embedder, "config": ServeConfig()}, ("GET", "/", {}))[0]
+    given = r'name="(\w+)" value="[^"]+"\s+data-zh-value="(.+?)"'
+    fields = re.findall(given, page.text)
+    assert [name for name, _ in fields] == ["word", "word", "first", "second", "sentence", "text"]
+    _, word, first, second, sentence, _ = (value for _, value in fields)
+    same, other = elmokit.compare(word, [first, second], "zh-small").similarities[
+        "layer 2 (contextual)"
+    ][0]
+    assert other < 0.7 < same
+    assert not elmokit.score([sentence], "zh-small")[0].is_unknown.any()
 
 
 def test_yardstick_has_the_quantiles_of_random_pairs(

@@ -253,6 +253,7 @@ async def info(request: Request) -> dict[str, Any]:
         "model": service.name,
         "dim": embedder.dim,
         "layers": embedder.num_layers,
+        "language": embedder.model.language,
         "tokenizer": embedder.model.tokenizer,
         "vocabulary": None if embedder.model.vocab is None else len(embedder.model.vocab),
         "predicts_words": service.predicts_words,

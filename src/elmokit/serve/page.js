@@ -584,6 +584,10 @@ async function start() {
     key.hidden = error.status !== 401;
     return putErrorIn(key.hidden ? byId("model") : key.querySelector(".result"), error);
   }
+  if (server.language === "zh") {  // of the model; the visitor's is another matter
+    for (const field of document.querySelectorAll("[data-zh-value]")) field.value = field.dataset.zhValue;
+    for (const id of Object.keys(views)) defaults[id] = fieldsOf(id);
+  }
   if (server.has_corpus) corpusAsked = ask("explore/corpus").then(takeCorpus).catch(() => null);
   else defaults.map.source = "own";
   introduce();
