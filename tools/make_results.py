@@ -349,8 +349,8 @@ def chinese_model_rows() -> Iterator[Row]:
         yield row(what, f"{encoded:.1f}; TF-IDF {tf_idf:.1f}", part)
 
 
-def task_rows() -> Iterator[list[str]]:
-    results = read("tasks")
+def task_rows(name: str) -> Iterator[list[str]]:
+    results = read(name)
     without: dict[tuple[str, str], str] = {}
     for row in summary(results):
         key = row["task"], row["score"]
@@ -382,11 +382,17 @@ def model() -> str:
 
 
 def tasks() -> str:
-    return table("Task|Score|Without|With ELMo|Fewer errors|Paper|Date|Commit|On", task_rows())
+    head = "Task|Score|Without|With ELMo|Fewer errors|Paper|Date|Commit|On"
+    return table(head, task_rows("tasks"))
 
 
 def chinese_model() -> str:
     return table_of(chinese_model_rows())
+
+
+def chinese_tasks() -> str:
+    head = "Task|Score|Without|With ELMo|Fewer errors|Date|Commit|On"
+    return table(head, ([*row[:5], *row[6:]] for row in task_rows("tasks_zh")))
 
 
 def beside_rows() -> Iterator[tuple[str, Figures, Figures]]:
@@ -514,6 +520,18 @@ def zh_texts() -> str:
     return table("准确率|zh-small|TF-IDF", rows)
 
 
+def zh_tasks() -> str:
+    names = {
+        "uner_gsdsimp": "命名实体，按词（UNER GSDSimp）",
+        "ner_resume": "命名实体，按字（简历）",
+        "ner_weibo": "命名实体，按字（微博）",
+        "gsdsimp_pos": "词性（UD GSDSimp）",
+    }
+    found = {row[0]: row for row in task_rows("tasks_zh")}
+    rows = ([what, *found[TITLES[name]][2:5]] for name, what in names.items())
+    return table("任务|不用|用 zh-small|错误减少", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
@@ -527,8 +545,10 @@ TABLES: dict[str, Callable[[], str]] = {
         readme,
         readme_zh,
         chinese_model,
+        chinese_tasks,
         zh_layers,
         zh_texts,
+        zh_tasks,
     )
 }
 
