@@ -54,7 +54,7 @@ def test_files_read_alike(
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\nalso\nb\xe4d\n")
-    with pytest.raises(ValueError, match=r"a\.txt, line 3: byte 0xe4 at column 2"):
+    with pytest.raises(ValueError, match=r"a\.txt, line 3: byte 0xe4 at column 2.*GB18030"):
         list(read_lines(tmp_path / "a.txt"))
     (tmp_path / "a.txt").write_text("good", encoding="utf-16")
     with pytest.raises(ValueError, match="UTF-16"):

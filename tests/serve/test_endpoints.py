@@ -291,6 +291,7 @@ def test_score_gives_the_log_probabilities_of_both_directions(
     answer = server.post("/score", {"inputs": texts}).json()
     for got, expected in zip(answer, score(texts, embedder.model), strict=True):
         assert got["words"] == list(expected.words)
+        assert got["offsets"] == [list(place) for place in expected.offsets]  # in the text itself
         counts = expected.is_unknown.sum(), expected.truncated
         assert (got["unknown"], got["truncated"]) == counts
         for direction, losses in expected.losses.items():

@@ -62,6 +62,9 @@ def test_a_line_has_a_label_and_a_text_or_a_tree(tmp_path: Path) -> None:
     )
     assert tree == LabelledText(("it", "'s", "a", "-lrb-good-rrb-"), "3")
     assert [text.label for text in task.read(tmp_path / "texts.txt", "predict")] == [None] * 3
+    learned = ClassificationTask(labels={"labels": ["good", "bad"]})
+    with pytest.warns(UserWarning, match="--text"):
+        list(learned.read(tmp_path / "texts.txt", "predict"))
     (tmp_path / "texts.txt").write_text("very good \tA fine film .\n\nbad\tA dull one .\n")
     first, second = ClassificationTask().read(tmp_path / "texts.txt")
     assert (first.label, second.label) == ("very good", "bad")

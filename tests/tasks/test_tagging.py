@@ -129,6 +129,18 @@ def test_a_tagger_learns_tags_that_depend_on_the_word_before_from_files(
     assert right == pytest.approx(report.dev["accuracy"])
 
 
+@pytest.mark.parametrize("words", [["王", "芳", "在", "广", "州"], ["王芳", "在", "广州"]])
+def test_text_is_split_into_characters_where_the_examples_are(
+    words: list[str], tmp_path: Path
+) -> None:
+    sentences = [TaggedSentence(tuple(words), ("O",) * len(words))] * 4
+    once = FitConfig(max_epochs=1, device="cpu")
+    given = {"model": "zh-small", "config": once, "output": tmp_path / "fitted"}
+    fit(TaggingTask(SMALL), sentences, sentences, **given)
+    (found,) = load_task_model(tmp_path / "fitted").predict(["王芳在广州"])
+    assert list(found.words) == words
+
+
 def test_accuracy_is_that_of_seqeval_in_any_scheme_of_the_file() -> None:
     """As when a training set in IOB2 comes with a test set in IOB1."""
     task = TaggingTask(labels={"tags": ["B-X", "E-X", "O", "S-X"], "scheme": "IOB2"})

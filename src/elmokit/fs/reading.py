@@ -159,9 +159,11 @@ def read_lines(path: str | Path, errors: Literal["strict", "replace"] = "strict"
                 f"{path}, line {number}: byte 0x{line[error.start]:02x} at column "
                 f"{error.start + 1} is not UTF-8"
             )
-            kind = "UTF-16" if line.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
+            is_utf_16 = line.startswith((b"\xff\xfe", b"\xfe\xff"))
+            kinds = "UTF-16" if is_utf_16 else "GB18030 (Chinese) or LATIN1 (Western)"
             raise ValueError(
-                f"{where}: is it compressed, or {kind} (`iconv -f {kind} -t UTF-8 {path}`)?"
+                f"{where}: unless it is compressed, convert it from its encoding, {kinds}: "
+                f"`iconv -f ENCODING -t UTF-8 {path}`"
             ) from None
         if number == 1 and "\r" in text:
             raise ValueError(f"{path}: lines end in CR alone; write them anew with LF (`mac2unix`)")

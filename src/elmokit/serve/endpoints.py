@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import replace
 from inspect import iscoroutinefunction
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -313,7 +314,10 @@ def score(request: Request, body: schemas.ScoreRequest) -> Any:
     state = model.single_sentence_state
     sentences = service.words_of(body.inputs)
     results = score_of(sentences, model, state=state, check=request.state.check)
-    return [result.to_json() for result in results]
+    return [
+        (replace(result, text=given) if isinstance(given, str) else result).to_json()
+        for given, result in zip(body.inputs, results, strict=True)
+    ]
 
 
 @router.post("/substitutes")

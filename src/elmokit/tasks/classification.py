@@ -9,6 +9,7 @@ words' vectors.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, starmap
@@ -253,11 +254,18 @@ class ClassificationTask(Task[LabelledText, Classification]):
                 expected = "a tab between label and text" if separator else '"LABEL TEXT"'
                 raise ValueError(
                     f"{path}, line {number}: expected {expected}, as in the first line, or a tree "
-                    f"of labels: {error}"
+                    f"of labels{', or text alone (--text)' * (use == 'predict')}: {error}"
                 ) from error
             if is_first:
                 is_first = False
                 show_reading(path, texts[0].words, {"label": texts[0].label})
+                label, known = texts[0].label, self.labels.get("labels")
+                if use == "predict" and known and label not in known:
+                    warnings.warn(
+                        f"{path}: {label!r} is no label of the model: if the file is text alone, "
+                        "read it by --text",
+                        stacklevel=2,
+                    )
             for text in texts:
                 label = None if use == "predict" else text.label
                 yield LabelledText(self._words(text.words), label, text.is_phrase)

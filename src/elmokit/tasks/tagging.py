@@ -41,6 +41,7 @@ from elmokit.text import word_offsets
 # --- Spans in tag sequences: IOB1, IOB2, BIOES, BMES ----------------------------------------------
 
 Tags = Sequence[str]
+HAN = re.compile("[\u3400-\u9fff]")
 SPAN_PREFIXES = ("B", "I", "M", "E", "S")
 SPAN_TAG = re.compile("[BIMES]-.")
 
@@ -299,7 +300,12 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     def learn(self, examples: Sequence[TaggedSentence]) -> dict[str, Any]:
         scheme = span_scheme(example.tags for example in examples)
         tags = (to_bioes(example.tags) if scheme else example.tags for example in examples)
-        return {"tags": sorted({tag for sentence in tags for tag in sentence}), "scheme": scheme}
+        labels = {"tags": sorted({tag for sentence in tags for tag in sentence}), "scheme": scheme}
+        # Text is split as the examples are: corpora of Chinese often tag each character.
+        chinese = filter(HAN.search, chain.from_iterable(example.words for example in examples))
+        if max(map(len, chinese), default=0) == 1:
+            labels["tokenizer"] = "characters-1"
+        return labels
 
     # --- The network ------------------------------------------------------------------------------
 

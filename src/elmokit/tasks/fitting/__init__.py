@@ -320,9 +320,10 @@ def fit(
 
     # Read, and learn the labels. The given task is not changed.
     pretrained = None if words.elmo == "none" else load(model, softmax=False)
-    task = type(task)(task.config, None, (pretrained and pretrained.tokenizer) or "english-1")
+    tokenizer = (pretrained and pretrained.tokenizer) or "english-1"
+    task = type(task)(task.config, None, tokenizer)
     sets = [_read(task, "training", train_examples, "train")]
-    task.labels = task.learn(sets[0])
+    task = type(task)(task.config, task.learn(sets[0]), tokenizer)
     sets.append(_read(task, "development", dev_examples, "score"))
     if test_examples is not None:
         sets.append(_read(task, "test", test_examples, "score"))

@@ -189,7 +189,7 @@ class Task(ABC, Generic[Example, Prediction]):
         max_words: Maximum number of words of a sentence; None: no limit.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
-        tokenizer: Name of the tokenizer of strings.
+        tokenizer: Name of the tokenizer of strings: "tokenizer" of the labels, or that of the biLM.
     """
 
     name: ClassVar[str]
@@ -206,7 +206,7 @@ class Task(ABC, Generic[Example, Prediction]):
     ) -> None:
         self.config = self.Config() if config is None else config
         self.labels = dict(labels or {})
-        self.tokenizer = tokenizer
+        self.tokenizer = self.labels.get("tokenizer", tokenizer)
 
     # --- Examples ---------------------------------------------------------------------------------
 
