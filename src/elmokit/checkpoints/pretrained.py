@@ -207,7 +207,14 @@ class Pretrained:
         return self.bilm.config
 
     def split(self, sentence: Sentence, tokenize: bool = True) -> list[str]:
-        """The words of a sentence: a string is split as the training text was, or at white space.
+        """The words of a sentence.
+
+        Args:
+            sentence: A string, or its words.
+            tokenize: Split a string as the training text was; else at white space.
+
+        Returns:
+            The words.
 
         Warns:
             UserWarning: It is in the script of another bundled model. Shown once.
