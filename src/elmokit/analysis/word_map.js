@@ -193,7 +193,7 @@ function drawWordMap(root, data, options = {}) {
     for (const [number, { substitutes }] of isApart && data.clusters.length > 1 ? data.clusters.entries() : []) {
       const members = points.filter((_, use) => uses[use].cluster === number),
             middle = [0, 1].map(axis => mean(members.map(each => each[axis])));
-      putName(substitutes.slice(0, 2).join(", "), [middle[0], middle[1] + 6], { class: "name" })
+      putName(substitutes.slice(0, size[0] < 560 ? 1 : 2).join(", "), [middle[0], middle[1] + 6], { class: "name" })
         .style.setProperty("--color", colourOf(number));
     }
     pen.font = "12px sans-serif";

@@ -206,7 +206,7 @@ function putMap(result, map, fields) {
       putUse(quote, map.uses[use], 14);
       return [quote, similarity.toFixed(2)];
     });
-    putTable(list, say("Nearest to your sentence|离您的句子最近的用例"), [say("Use|用例"), say("Similarity|相似度")], found);
+    putTable(list, say("Nearest to your sentence|离您的句子最近的用例"), [say("Use|用例"), say("Similarity, at most 1|相似度（最大为 1）")], found);
   }
   make("h3", list, say("All uses in their sentences|所有用例及其句子"));
   const rows = putConcordance(make("div", list), map, choose);
@@ -216,15 +216,15 @@ function putMap(result, map, fields) {
 // What one sees on a map.
 function storyOf({ word, uses, uses_in_corpus, clusters, silhouette, nearest }) {
   const read = uses.length - (nearest ? 1 : 0), apart = silhouette.toFixed(2), own = uses.at(-1).cluster;
-  const sample = uses_in_corpus > read ? say(", a sample of {}|（共 {} 个，此为样本）", uses_in_corpus) : "";
+  const of = uses_in_corpus > read ? say(" of {}| / {}", uses_in_corpus) : "";
   const parts = [
-    say("A language model read {} sentences with “{}”{}; nobody told it that a word has senses.|语言模型读了 {} 个含“{}”的句子{}；没有人告诉它词有哪些义项。", read, word, sample),
-    say("Each mark is one use, and marks that it reads alike lie near each other.|每个标记是一个用例，它读来相近的用例彼此靠近。"),
+    say("A language model read {}{} sentences with “{}”; nobody told it that a word has senses.|语言模型读了 {}{} 个含“{}”的句子；没有人告诉它词有哪些义项。", read, of, word),
+    say("Each mark is one use; uses whose word and sentence it reads alike lie near each other.|每个标记是一个用例；词与全句读来相近的用例彼此靠近。"),
     clusters.length > 1
-      ? say("It found {} groups (separation {}; above 0.25 they are clear), which may be senses, or not: read them. In italics: words that it would put in the place of “{}”.|它分出 {} 组（分离度 {}，高于 0.25 算清楚），可能是义项，也可能不是，请读一读例句。斜体是它会用来替换“{}”的词。", clusters.length, apart, word)
+      ? say("It found {} groups (separation {}, at most 1), which may be senses, something else, or mixed: read them. In italics: words that it would put in the place of “{}”.|它分出 {} 组（分离度 {}，最大为 1），可能是义项，也可能不是，或者混在一起：请读一读例句。斜体是它会用来替换“{}”的词。", clusters.length, apart, word)
       : say("It found no clear groups (separation {}), though there may be senses.|它没有分出清楚的组（分离度 {}），但不等于没有不同的义项。", apart),
   ];
-  if (word.includes(" + ")) parts.push(say("Hollow marks are the second word.|空心标记是第二个词。"));
+  if (word.includes(" + ")) parts.push(say("Hollow marks are “{}”.|空心标记是“{}”。", word.split(" + ")[1]));
   if (nearest && clusters.length > 1) parts.push(say("Your sentence, the star, is in group {} ({}).|您的句子（星）在第 {} 组（{}）。", own + 1, clusters[own].substitutes.slice(0, 2).join(", ")));
   return `${parts.join(" ")} `;
 }
