@@ -525,6 +525,7 @@ def zh_tasks() -> str:
         "uner_gsdsimp": "命名实体，按词（UNER GSDSimp）",
         "ner_resume": "命名实体，按字（简历）",
         "ner_weibo": "命名实体，按字（微博）",
+        "ner_weibo_words": "命名实体，按词（微博）",
         "gsdsimp_pos": "词性（UD GSDSimp）",
     }
     found = {row[0]: row for row in task_rows("tasks_zh")}

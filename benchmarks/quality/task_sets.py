@@ -11,7 +11,8 @@ If a data set has no split of its own, examples or documents are split here, alw
 - LitBank by documents (80, 10 and 10).
 
 Of Chinese entities, the development sets are the test sets here, and the last tenth of the training
-sets the development sets. The titles' development set is the training set, without its last tenth.
+sets the development sets. Those in words are the entities in characters, in the words of rjieba.
+The titles' development set is the training set, without its last tenth.
 
 The largest sets are read only a few times (`Benchmark.training`), so that a run takes half an hour
 to an hour of one core.
@@ -204,6 +205,34 @@ def chinese_entities(
     return read
 
 
+def in_words(read: Callable[[Task, Path], Sets]) -> Callable[[Task, Path], Sets]:
+    """Entities in the words of rjieba, from those in characters.
+
+    A word of which more than half lies in an entity is part of it: so borders within words, of 3 %
+    of the entities in resumes and 8 % in Weibo, move to those of words.
+    """
+    split = get_tokenizer("rjieba-1").tokenize
+
+    def sentence_in_words(sentence: TaggedSentence) -> TaggedSentence:
+        entities = np.cumsum([tag[0] in "BS" for tag in sentence.tags])  # the number of the latest
+        words, tags, start, last = tuple(split("".join(sentence.words))), [], 0, 0
+        for word in words:
+            end = start + len(word)
+            inside = [at for at in range(start, end) if sentence.tags[at] != "O"]
+            if len(inside) > len(word) / 2:
+                entity = entities[inside[0]]
+                tags.append(("I" if entity == last else "B") + sentence.tags[inside[0]][1:])
+                last = entity
+            else:
+                tags.append("O")
+            start = end
+        return TaggedSentence(words, tuple(tags))
+
+    return lambda task, data: tuple(  # type: ignore[return-value]
+        [sentence_in_words(sentence) for sentence in part] for part in read(task, data)
+    )
+
+
 def gsdsimp_pos(task: Task, data: Path) -> Sets:
     """The development set, whose last tenth chooses the weights, and the test set."""
     first, test = (
@@ -382,6 +411,8 @@ BENCHMARKS = {
 }
 
 GSD = "uner_gsdsimp/zh_gsdsimp-ud-{}.iob2"
+RESUMES = chinese_entities("ner_resume/train.char.bmes", "ner_resume/dev.char.bmes")
+WEIBO = chinese_entities(*(f"ner_weibo/weiboNER_2nd_conll.{part}" for part in ("train", "dev")))
 CHINESE = {
     "uner_gsdsimp": Benchmark(
         TaggingTask(),
@@ -389,16 +420,10 @@ CHINESE = {
         "f1",
         CHARACTERS,
     ),
-    "ner_resume": Benchmark(
-        TaggingTask(),
-        chinese_entities("ner_resume/train.char.bmes", "ner_resume/dev.char.bmes"),
-        "f1",
-    ),
-    "ner_weibo": Benchmark(
-        TaggingTask(),
-        chinese_entities("ner_weibo/weiboNER_2nd_conll.train", "ner_weibo/weiboNER_2nd_conll.dev"),
-        "f1",
-    ),
+    "ner_resume": Benchmark(TaggingTask(), RESUMES, "f1"),
+    "ner_resume_words": Benchmark(TaggingTask(), in_words(RESUMES), "f1", CHARACTERS),
+    "ner_weibo": Benchmark(TaggingTask(), WEIBO, "f1"),
+    "ner_weibo_words": Benchmark(TaggingTask(), in_words(WEIBO), "f1", CHARACTERS),
     "gsdsimp_pos": Benchmark(
         TaggingTask(TaggingConfig(hidden_dim=128)), gsdsimp_pos, "accuracy", CHARACTERS
     ),
