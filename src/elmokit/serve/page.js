@@ -285,7 +285,7 @@ function putSentence(result, score) {
   const bits = surprisals(score), most = Math.max(12, ...bits), { words } = score;
   const list = make("ol", result, undefined, { className: "columns", dir: "auto" }),
         shown = make("div", result, undefined, { className: "pair" });
-  const note = say("{} bits in all, {} bits a word (surprisal, −log₂ of the probability; a bit more is half as likely).|共 {} 比特，每词 {} 比特（意外度，即概率的 −log₂；多一比特，可能性减半）。", sum(bits).toFixed(0), mean(bits).toFixed(1));
+  const note = say("{} bits in all, {} bits a word (surprisal, −log₂ of the probability; one bit more is half as likely).|共 {} 比特，每词 {} 比特（意外度，即概率的 −log₂；多一比特，可能性减半）。", sum(bits).toFixed(0), mean(bits).toFixed(1));
   const unknown = say(" {} words are not in the vocabulary; their hatched columns are those of “some rare word”.| {} 个词不在词表中，其斜纹柱按“某个罕见词”计算。", score.unknown);
   make("p", result, note + (score.unknown ? unknown : ""), { className: "note" });
   const buttons = words.map((word, position) => {
