@@ -452,8 +452,8 @@ def hours() -> str:
     )
 
 
-def readme() -> str:
-    """Four figures."""
+def readme(results: str = "tasks", task: str = "conll2003", model: str = "en-small") -> str:
+    """Four figures, of which one is a task with and without a model."""
     rows = (
         throughput(
             "Embedding, `small`, float32, two cores", "embed_throughput", "small float32 file"
@@ -463,12 +463,9 @@ def readme() -> str:
         ),
     )
     lines = [[row.what, row.value] for row in rows]
-    ner = {row["words"]: row["mean"] for row in summary({"conll2003": read("tasks")["conll2003"]})}
+    f1 = {row["words"]: row["mean"] for row in summary({task: read(results)[task]})}
     lines.append(
-        [
-            f"{TITLES['conll2003']}, F1",
-            f"{ner['en-small']:.1f} with `en-small`, {ner[WITHOUT]:.1f} without",
-        ]
+        [f"{TITLES[task]}, F1", f"{f1[model]:.1f} with `{model}`, {f1[WITHOUT]:.1f} without"]
     )
     for what, found, _ in beside_rows():
         if "five nearest" in what:
@@ -479,8 +476,8 @@ def readme() -> str:
 
 
 def readme_zh() -> str:
-    """The same in Chinese."""
-    content = readme()
+    """The same in Chinese, with a Chinese task."""
+    content = readme("tasks_zh", "uner_gsdsimp", "zh-small")
     for english, chinese in {
         "Measured": "测得",
         "Embedding, ": "计算向量，",
@@ -488,10 +485,10 @@ def readme_zh() -> str:
         ", two cores": "，两个 CPU 核",
         "words/s, ": "词/秒，",
         " x bilm-tf": " 倍于 bilm-tf",
-        "Named entities, ": "命名实体，",
+        "Entities in words, UNER GSDSimp, ": "命名实体，UNER GSDSimp，",
         "Word senses, ": "词义，",
         "five nearest uses, accuracy": "五个最近用例，准确率",
-        " with `en-small`, ": "（使用 `en-small`），",
+        " with `zh-small`, ": "（使用 `zh-small`），",
         " without": "（不使用）",
     }.items():
         content = content.replace(english, chinese)
