@@ -485,7 +485,7 @@ def readme_zh() -> str:
         ", two cores": "，两个 CPU 核",
         "words/s, ": "词/秒，",
         " x bilm-tf": " 倍于 bilm-tf",
-        "Entities in words, UNER GSDSimp, ": "命名实体，UNER GSDSimp，",
+        "Entities in words, UNER GSDSimp, ": "命名实体，UNER GSDSimp 开发集，",
         "Word senses, ": "词义，",
         "five nearest uses, accuracy": "五个最近用例，准确率",
         " with `zh-small`, ": "（使用 `zh-small`），",
