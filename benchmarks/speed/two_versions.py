@@ -32,7 +32,7 @@ EMBEDDING = tuple(f"embed {size} {dtype}" for size, dtype in product(SIZES, DTYP
 LATENCY = tuple(
     f"one sentence {size} {dtype}" for size in SIZES for dtype in ("float32", "bfloat16")
 )
-CASES = (*EMBEDDING, *LATENCY, "file to file", "training step")
+CASES = (*EMBEDDING, *LATENCY, "encode small float32", "file to file", "training step")
 
 
 # --- One side: runs a case; for each line of input it makes a pass, and answers with its seconds --
@@ -46,6 +46,18 @@ def embedding(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[
     def run() -> None:
         embedder.clear_word_cache()
         embedder.embed(sentences, layers="all")
+
+    return run
+
+
+def vectors_of_texts(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[], None]:
+    from elmokit.embed.embedder import Embedder
+
+    embedder = Embedder(model, dtype=dtype)
+
+    def run() -> None:
+        embedder.clear_word_cache()
+        embedder.encode(sentences)
 
     return run
 
@@ -126,9 +138,9 @@ def prepared(case: str, text: Path, models: Path, folder: Path) -> Callable[[], 
         return file_to_file(models / "small", text, folder)
     if case == "training step":
         return training_step(text, folder)
-    *kind, size, dtype = case.split()
-    function = embedding if kind == ["embed"] else one_sentence
-    return function(models / size, dtype, first_sentences(text, words=WORDS[size]))
+    kind, size, dtype = case.rsplit(maxsplit=2)
+    functions = {"embed": embedding, "encode": vectors_of_texts, "one sentence": one_sentence}
+    return functions[kind](models / size, dtype, first_sentences(text, words=WORDS[size]))
 
 
 def peak_mib() -> float:
